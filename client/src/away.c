@@ -57,6 +57,11 @@ enum adtopk_status client_comeback_late(adtopk_context *context)
                      context->place.address, limit_ms);
 }
 
+void client_comeback_put_off(adtopk_context *context)
+{
+    context->comeback.deadline_ns = client_now_ns() + away_limit_ns(&context->comeback);
+}
+
 enum adtopk_status client_comeback_later(adtopk_context *context)
 {
     away_pause(&context->comeback, CLIENT_COMEBACK_PAUSE_NS);

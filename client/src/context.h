@@ -18,7 +18,7 @@
  *   comeback.c returning to a run                  away.c     what a rank notes for that
  *   comeback_local.c  the same, on this node
  *   device.c   gradients in a GPU's memory         stream.c   streams that wait for updates
- *   beside.c   the same, after a return            watch.c    the thread that lets go of streams
+ *   beside.c   the same, after a return            watch.c    the thread for a daemon that is gone
  *   tend.c     what that thread does for a rank that returns
  *   remote.c   a daemon elsewhere: sending         remote_gate.c    its sockets
  *   remote_intake.c  receiving from it             libzmq.c   the ZeroMQ library

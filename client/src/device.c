@@ -275,15 +275,13 @@ enum adtopk_status client_device_map(adtopk_context *context, const struct clien
 
 enum adtopk_status client_device_watch(adtopk_context *context)
 {
-    struct client_watch *watch = &context->batch.watch;
     struct client_words *words = &context->batch.device->arena[context->batch.count].words;
     struct error err;
 
     if (words->word == NULL) {
         return ADTOPK_OK;
     }
-    watch->context = context;
-    return client_watch_add(watch, words, &err) == ADTOPK_OK
+    return client_watch_add(context, words, &err) == ADTOPK_OK
                ? ADTOPK_OK
                : client_fail(context, err.code, "the gradient arena: %.300s", err.text);
 }
@@ -408,7 +406,6 @@ void client_device_close(adtopk_context *context)
     if (device == NULL) {
         return;
     }
-    client_watch_end(&context->batch.watch);
     driver = &device->driver;
     /* A context that is poisoned gives nothing back: the process is about to end. */
     if (client_device_enter(device, &ignored)) {

@@ -179,6 +179,19 @@ static enum adtopk_status local_take_layout(adtopk_context *context)
                        "the daemon's table of tensors does not fit what was registered");
 }
 
+/* A daemon that goes away while the program is elsewhere is noticed. */
+static enum adtopk_status local_watch(adtopk_context *context)
+{
+    struct error err;
+
+    if (client_is_on_device(context)) {
+        return client_device_watch(context);
+    }
+    return context->comeback.run == 0 || client_watch_start(context, &err) == ADTOPK_OK
+               ? ADTOPK_OK
+               : client_fail(context, err.code, "%s", err.text);
+}
+
 static enum adtopk_status local_ready(adtopk_context *context, const struct client_reply *reply)
 {
     const uint64_t tensors = context->tensors - context->batch.ready;
@@ -190,7 +203,7 @@ static enum adtopk_status local_ready(adtopk_context *context, const struct clie
     if (status != ADTOPK_OK || local_take_layout(context) != ADTOPK_OK) {
         return context->failure.code;
     }
-    return client_is_on_device(context) ? client_device_watch(context) : ADTOPK_OK;
+    return local_watch(context);
 }
 
 /* ---- updates ---- */
@@ -266,7 +279,8 @@ static bool local_is_final(const adtopk_context *context, uint32_t tensor)
 
 static void local_close(adtopk_context *context, bool ours)
 {
-    if (ours) { /* a child has its own descriptor and mappings, but nothing of the device's */
+    if (ours) { /* a child has its own descriptor and mappings, but no thread, and no device */
+        client_watch_end(&context->batch.watch);
         client_device_close(context);
     }
     client_unmap(&context->ring_map);

@@ -28,6 +28,9 @@ static void tend_come_back(adtopk_context *context)
         }
         return;
     }
+    if (!client_watch_watches(&context->batch.watch)) { /* nothing waits for the daemon yet */
+        client_comeback_put_off(context);
+    }
     context->sharing.waits = CLIENT_WAITS_SHORTLY;
     (void)client_come_back(context, &patience);
     client_wait_end(context);

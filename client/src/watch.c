@@ -20,15 +20,16 @@
 /* The daemon is to know before any stream goes on. */
 void client_watch_let_go(const struct client_watch *watch)
 {
-    const struct ring_writer *ring = watch->context != NULL ? &watch->context->ring : NULL;
-    const uint64_t done = ring != NULL ? atomic_load(&ring->page->steps_done) : 0;
+    const struct client_words *words = atomic_load(&watch->words);
     const uint64_t step = atomic_load(&watch->step); /* a new page may know of none yet */
+    uint64_t done;
 
-    if (ring != NULL) {
-        atomic_store(&ring->ring->let_go, 1);
+    if (words == NULL) {
+        return;
     }
-    for (const struct client_words *words = atomic_load(&watch->words); words != NULL;
-         words = words->next) {
+    done = atomic_load(&watch->context->ring.page->steps_done);
+    atomic_store(&watch->context->ring.ring->let_go, 1);
+    for (; words != NULL; words = words->next) {
         local_let_go(words->word, words->count, done > step ? done : step);
     }
 }
@@ -90,13 +91,17 @@ static bool watch_wait(const struct client_watch *watch)
     return atomic_load(&watch->ends) || (!atomic_load(&watch->tends) && !atomic_load(&watch->lost));
 }
 
-/* False: streams were let go. */
+/* False: streams were let go, or the context has failed. */
 static bool watch_bring_back(struct client_watch *watch)
 {
     pthread_t tending;
     bool back;
 
     atomic_store(&watch->tends, true);
+    if (!client_watch_watches(watch)) { /* then this thread has nothing else to see to */
+        (void)watch_tend(watch);
+        return !atomic_load(&watch->lost);
+    }
     if (pthread_create(&tending, NULL, watch_tend, watch) != 0) {
         watch_cut(watch);
         return false;
@@ -130,7 +135,7 @@ static void *watch_run(void *argument)
 }
 
 /* The program's signal handlers run on its own threads. */
-static int watch_start(struct client_watch *watch)
+static int watch_create(struct client_watch *watch)
 {
     sigset_t all, before;
     int reason;
@@ -142,17 +147,24 @@ static int watch_start(struct client_watch *watch)
     return reason;
 }
 
-static enum adtopk_status watch_begin(struct client_watch *watch, struct error *err)
+enum adtopk_status client_watch_start(adtopk_context *context, struct error *err)
 {
+    struct client_watch *watch = &context->batch.watch;
     int reason;
 
+    if (watch->context != NULL) {
+        return ADTOPK_OK;
+    }
+    watch->context = context;
     watch->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (watch->wake < 0) {
+        watch->context = NULL;
         return error_set(err, ADTOPK_ERR_SYSTEM, "eventfd failed: %s", strerror(errno));
     }
-    reason = watch_start(watch);
+    reason = watch_create(watch);
     if (reason != 0) {
         (void)close(watch->wake);
+        watch->context = NULL;
         return error_set(
             err, ADTOPK_ERR_SYSTEM, "no thread to watch the daemon: %s", strerror(reason));
     }
@@ -161,9 +173,11 @@ static enum adtopk_status watch_begin(struct client_watch *watch, struct error *
 
 /* No stream waits for the new words before this function has returned. */
 enum adtopk_status client_watch_add(
-    struct client_watch *watch, struct client_words *words, struct error *err)
+    adtopk_context *context, struct client_words *words, struct error *err)
 {
-    if (!client_watch_watches(watch) && watch_begin(watch, err) != ADTOPK_OK) {
+    struct client_watch *watch = &context->batch.watch;
+
+    if (client_watch_start(context, err) != ADTOPK_OK) {
         return err->code;
     }
     words->next = atomic_load(&watch->words);
@@ -173,14 +187,14 @@ enum adtopk_status client_watch_add(
 
 void client_watch_wake(const struct client_watch *watch)
 {
-    if (client_watch_watches(watch)) {
+    if (watch->context != NULL) {
         retry_wake(watch->wake);
     }
 }
 
 void client_watch_end(struct client_watch *watch)
 {
-    if (!client_watch_watches(watch)) {
+    if (watch->context == NULL) {
         return;
     }
     atomic_store(&watch->ends, true);

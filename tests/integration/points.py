@@ -91,35 +91,19 @@ class PointsCase(unittest.TestCase):
 
 
 class Training:
-    """A job that trains in steps of two until it is told that it is over.
-
-    Ranks have their next commands early, as training has: one that is idle does not notice that its
-    daemon is gone, and others wait for it.
-    """
+    """A job that trains in steps of two until it is told that it is over."""
 
     def __init__(self, job):
         self.job = job
         self.over = False
         self.more = []  # commands that are due once
-        self.steps = 0  # that are over, or under way
+        self.steps = 0  # that are over
 
     def run(self):
         """Returns the number of steps."""
-        answers, over = 0, False
-        while not over:
-            over = self.over
-            commands = ["steps 2", "allreduce 100", *self.more]
-            self.more = []
-            for rank in self.job.ranks:
-                rank.send(*commands)
-            self.take(answers)
+        while not self.over:
+            more, self.more = self.more, []
+            self.job.each("steps 2", "allreduce 100", *more)
             self.steps += 2
-            answers = len(commands)
             time.sleep(0.002)
-        self.take(answers)
         return self.steps
-
-    def take(self, answers):
-        for rank in self.job.ranks:
-            for _ in range(answers):
-                rank.answer()

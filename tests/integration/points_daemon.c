@@ -21,6 +21,7 @@
 #include "daemon/job/peer.h"
 #include "daemon/link/link.h"
 #include "daemon/local/folder.h"
+#include "daemon/local/local_session.h"
 #include "tests/integration/points.h"
 
 /* A step, and a plain operation. */
@@ -39,6 +40,7 @@ POINT_OF(status, host_order_leave, (const struct host *host), (host))
 POINT(store_count_step, (struct store_header * store, bool withdrawn, bool due),
     (store, withdrawn, due))
 POINT(store_count_op, (struct store_header * store, uint32_t size), (store, size))
+POINT(reply_progress, (struct session * base, const struct action *action), (base, action))
 
 /* The store. */
 POINT(folder_begin,

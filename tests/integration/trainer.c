@@ -44,7 +44,8 @@ static bool trainer_open(struct trainer *trainer, char **word)
         .world_size = atoi(word[5]),
         .policy = strcmp(word[6], "-") == 0 ? NULL : word[6],
         .first_step = trainer->first_step,
-        .comes_back = trainer->comes_back};
+        .comes_back = trainer->comes_back,
+        .return_timeout_ms = trainer->return_ms};
 
     trainer->source.rank = strtoull(word[4], NULL, 10);
     return trainer_done(trainer, adtopk_open(&options, &trainer->context));
@@ -54,6 +55,12 @@ static bool trainer_back(struct trainer *trainer, char **word)
 {
     trainer->comes_back = true;
     trainer->first_step = strtoull(word[1], NULL, 10);
+    return printf("ok\n") > 0;
+}
+
+static bool trainer_returns(struct trainer *trainer, char **word)
+{
+    trainer->return_ms = atoi(word[1]);
     return printf("ok\n") > 0;
 }
 
@@ -197,6 +204,7 @@ static const struct trainer_command {
     {"keys", 2, trainer_keys, "FILE|- SERVER_KEY|-: for a daemon on another machine"},
     {"open", 6, trainer_open, "ADDRESS JOB RUN RANK WORLD POLICY|-"},
     {"back", 1, trainer_back, "STEP: opens in the place of a process that ended in it"},
+    {"returns", 1, trainer_returns, "MS: opens, and waits for another daemon for so long"},
     {"totals", 0, trainer_totals, "before commit: sums element by element are kept"},
     {"tensor", 4, trainer_register,
         "NAME f32|f16|bf16 list|dense|both|dense16|both16[+pending] SIZExSIZE..."},

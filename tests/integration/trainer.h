@@ -39,6 +39,7 @@ struct trainer {
     struct trainer_tensor tensor[TRAINER_MAX_TENSORS];
     uint32_t tensors;
     struct gradients_source source;
+    int return_ms;       /* for so long it waits for another daemon; 0: the default */
     bool comes_back;     /* it opens in the place of a process that ended */
     uint64_t first_step; /* comes_back: the step that it pushes first */
     uint64_t skipped;    /* the gradients of step s are number s + skipped of the stream */

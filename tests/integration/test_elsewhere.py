@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""Ranks that make no call while their daemon is killed and started again: they are back by themselves, so that
+others need not wait for them.
+
+usage: test_elsewhere.py BUILD [unittest's arguments]
+"""
+import os
+import signal
+import time
+import unittest
+
+from build import BUILD
+from cluster import Cluster
+from points import PointsCase
+from ranks import Job
+from service import wait_for
+from stores import TENSORS, StoreCluster, text
+
+RETURN_MS = 1000
+
+
+class Elsewhere(PointsCase):
+    def setUp(self):
+        super().setUp()
+        self.cluster = StoreCluster(nodes=1)
+        self.addCleanup(self.cluster.close)
+        self.daemon = self.cluster.daemons[0]
+        self.page = self.point_daemon(self.daemon, self.cluster.stores)
+        self.cluster.start()
+        self.job = self.open_job()
+
+    def open_job(self):
+        job = Job(self.cluster, BUILD, "elsewhere", [0, 0], TENSORS, text(), before=["gradients random 7"])
+        self.addCleanup(job.kill)
+        for rank in job.ranks:
+            rank.do(f"returns {RETURN_MS}")
+        return job.join()
+
+    def check_bits(self):
+        """Of one step more, beside a run that nothing disturbed."""
+        got = self.job.steps(1)
+        self.job.end()
+        with Cluster(BUILD, 1) as self.cluster:
+            self.assertEqual(self.open_job().steps(got[1]), got)
+
+    def ranks_here(self):
+        return sum(job["local_ranks"] for job in self.cluster.ask(0, "status")["jobs"])
+
+    def test_one_of_two_was_told(self):
+        """The daemon is killed after one rank has got something, and before the other one has."""
+        for count in range(1, 2 * len(TENSORS) + 3):
+            with self.subTest(count=count):
+                self.page.arm("reply_progress done", signal.SIGKILL, count)
+                for rank in self.job.ranks:
+                    rank.send("steps 1")
+                self.daemon.process.wait()
+                self.assertTrue(self.page.fired())
+                self.cluster.restart(0)
+                self.assertEqual(len({rank.answer() for rank in self.job.ranks}), 1)
+        self.check_bits()
+
+    def test_away_for_long(self):
+        """A rank that waits for nothing has no need to give up."""
+        self.job.steps(2)
+        self.daemon.kill()
+        time.sleep(1.5 * RETURN_MS / 1000)
+        self.cluster.restart(0)
+        wait_for(lambda: self.ranks_here() == 2, "they do not come back")
+        self.check_bits()
+
+    def test_away_for_ever(self):
+        """Its next call does."""
+        self.job.steps(2)
+        self.daemon.kill()
+        time.sleep(1.5 * RETURN_MS / 1000)
+        self.job.ranks[0].send("steps 1")
+        began = time.monotonic()
+        name, sentence = self.job.ranks[0].error(timeout=3 * RETURN_MS / 1000)
+        self.assertEqual(name, "unreachable", sentence)
+        self.assertIn(f"within {RETURN_MS} ms", sentence)
+        self.assertGreater(time.monotonic() - began, 0.9 * RETURN_MS / 1000)
+
+
+if __name__ == "__main__":
+    unittest.main()
