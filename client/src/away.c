@@ -59,7 +59,11 @@ enum adtopk_status client_comeback_late(adtopk_context *context)
 
 void client_comeback_put_off(adtopk_context *context)
 {
-    context->comeback.deadline_ns = client_now_ns() + away_limit_ns(&context->comeback);
+    struct client_comeback *comeback = &context->comeback;
+
+    if (!comeback->missed) {
+        comeback->deadline_ns = client_now_ns() + away_limit_ns(comeback);
+    }
 }
 
 enum adtopk_status client_comeback_later(adtopk_context *context)
@@ -80,6 +84,7 @@ enum adtopk_status client_go_away(adtopk_context *context, const char *hint)
     if (away_had_daemon(comeback, now_ns)) {
         comeback->deadline_ns = now_ns + away_limit_ns(comeback);
         comeback->again_ns = comeback->pause_ns = 0;
+        comeback->missed = false;
     } else if (now_ns >= comeback->deadline_ns) {
         return client_comeback_late(context);
     } else if (comeback->stage != CLIENT_AWAY) {

@@ -63,7 +63,8 @@ enum adtopk_status client_comeback_late(adtopk_context *context);
 /** The same if none was there. Else the next attempt to connect comes after a moment. (away.c) */
 enum adtopk_status client_comeback_later(adtopk_context *context);
 
-/** Counts the time for which the rank waits for another daemon from now on. (away.c) */
+/** Counts the time for which the rank waits for another daemon from now on, unless a call has
+ * missed the daemon already. (away.c) */
 void client_comeback_put_off(adtopk_context *context);
 
 /** The operations of the transport to a daemon on this machine (comeback_local.c). */

@@ -221,6 +221,7 @@ enum client_stage {
 struct client_comeback {
     uint64_t run; /* to which the rank can return; 0: it cannot */
     enum client_stage stage;
+    bool missed;           /* a call has waited for the daemon since it went away, or looked */
     uint64_t deadline_ns;  /* AWAY: when the rank gives up */
     uint64_t connected_ns; /* later: when it connected to another daemon */
     uint64_t again_ns;     /* AWAY: not before then it connects again */

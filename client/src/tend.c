@@ -28,7 +28,7 @@ static void tend_come_back(adtopk_context *context)
         }
         return;
     }
-    if (!client_watch_watches(&context->batch.watch)) { /* nothing waits for the daemon yet */
+    if (!client_watch_watches(&context->batch.watch)) { /* no stream waits */
         client_comeback_put_off(context);
     }
     context->sharing.waits = CLIENT_WAITS_SHORTLY;

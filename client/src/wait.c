@@ -120,7 +120,11 @@ static enum adtopk_status wait_look(adtopk_context *context, client_done *done, 
 static enum adtopk_status wait_come_back(
     adtopk_context *context, const struct client_patience *patience)
 {
-    return client_is_away(context) ? context->transport->come_back(context, patience) : ADTOPK_OK;
+    if (!client_is_away(context)) {
+        return ADTOPK_OK;
+    }
+    context->comeback.missed = true;
+    return context->transport->come_back(context, patience);
 }
 
 enum adtopk_status client_be_here(adtopk_context *context, const struct client_patience *patience)
@@ -187,6 +191,7 @@ enum adtopk_status client_disarm(adtopk_context *context)
 static enum adtopk_status wait_glance(adtopk_context *context, client_done *done, uint64_t argument)
 {
     if (context->sharing.waits != CLIENT_WAITS_NOT) {
+        context->comeback.missed = context->comeback.missed || client_is_away(context);
         return ADTOPK_PENDING;
     }
     (void)client_drain(context); /* the next call sees a failure */

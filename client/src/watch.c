@@ -11,8 +11,9 @@
 #include "client/src/transport.h"
 #include "proto/retry.h"
 
-#define WATCH_TEND_NS 500000 /* between two looks at a rank that returns */
-#define WATCH_LOOK_MS 100    /* between two looks at the thread that looks at it */
+#define WATCH_TEND_NS 500000   /* between two looks at a rank that returns, whose streams wait */
+#define WATCH_CALM_NS 10000000 /* the same without streams */
+#define WATCH_LOOK_MS 100      /* between two looks at the thread that looks at it */
 /* For so long a call may keep the context, or the device what it was given: neither takes so long
  * unless it waits for a stream. */
 #define WATCH_STILL_NS UINT64_C(10000000000)
@@ -59,7 +60,8 @@ static void *watch_tend(void *argument)
 {
     struct client_watch *watch = argument;
     enum client_tending tending = watch->context->transport->tend(watch->context);
-    const struct timespec pause = {.tv_nsec = WATCH_TEND_NS};
+    const struct timespec pause = {
+        .tv_nsec = client_watch_watches(watch) ? WATCH_TEND_NS : WATCH_CALM_NS};
 
     while (
         !atomic_load(&watch->ends) && (tending == CLIENT_TENDS || tending == CLIENT_TENDS_LATER)) {

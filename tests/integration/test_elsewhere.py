@@ -12,7 +12,7 @@ import unittest
 from build import BUILD
 from cluster import Cluster
 from points import PointsCase
-from ranks import Job
+from ranks import Job, RankError
 from service import wait_for
 from stores import TENSORS, StoreCluster, text
 
@@ -78,6 +78,17 @@ class Elsewhere(PointsCase):
         name, sentence = self.job.ranks[0].error(timeout=3 * RETURN_MS / 1000)
         self.assertEqual(name, "unreachable", sentence)
         self.assertIn(f"within {RETURN_MS} ms", sentence)
+        self.assertGreater(time.monotonic() - began, 0.9 * RETURN_MS / 1000)
+
+    def test_looks(self):
+        """A rank that looks now and then gives up, too."""
+        self.job.ranks[0].do("push 0")
+        self.daemon.kill()
+        began = time.monotonic()
+        with self.assertRaisesRegex(RankError, f"within {RETURN_MS} ms"):
+            while time.monotonic() - began < 3 * RETURN_MS / 1000:
+                self.assertEqual(self.job.ranks[0].do("look 0"), "pending")
+                time.sleep(0.03)
         self.assertGreater(time.monotonic() - began, 0.9 * RETURN_MS / 1000)
 
 
