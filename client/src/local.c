@@ -179,15 +179,17 @@ static enum adtopk_status local_take_layout(adtopk_context *context)
                        "the daemon's table of tensors does not fit what was registered");
 }
 
-/* A daemon that goes away while the program is elsewhere is noticed. */
+/* Notices when the daemon goes away while the program makes no call, if the rank would wait for
+ * another one. */
 static enum adtopk_status local_watch(adtopk_context *context)
 {
+    const bool returns = context->comeback.run != 0 && context->comeback.connect_ms > 0;
     struct error err;
 
     if (client_is_on_device(context)) {
         return client_device_watch(context);
     }
-    return context->comeback.run == 0 || client_watch_start(context, &err) == ADTOPK_OK
+    return !returns || client_watch_start(context, &err) == ADTOPK_OK
                ? ADTOPK_OK
                : client_fail(context, err.code, "%s", err.text);
 }

@@ -56,9 +56,8 @@ static void watch_sleep(const struct client_watch *watch, struct pollfd *on, nfd
 }
 
 /* Brings the rank back. Each look at it that was possible is a beat. */
-static void *watch_tend(void *argument)
+static void watch_tend(struct client_watch *watch)
 {
-    struct client_watch *watch = argument;
     enum client_tending tending = watch->context->transport->tend(watch->context);
     const struct timespec pause = {
         .tv_nsec = client_watch_watches(watch) ? WATCH_TEND_NS : WATCH_CALM_NS};
@@ -70,6 +69,13 @@ static void *watch_tend(void *argument)
         tending = watch->context->transport->tend(watch->context);
     }
     atomic_store(&watch->lost, tending == CLIENT_FAILED);
+}
+
+static void *watch_run_beside(void *argument)
+{
+    struct client_watch *watch = argument;
+
+    watch_tend(watch);
     atomic_store(&watch->tends, false);
     retry_wake(watch->wake);
     return NULL;
@@ -99,12 +105,12 @@ static bool watch_bring_back(struct client_watch *watch)
     pthread_t tending;
     bool back;
 
-    atomic_store(&watch->tends, true);
     if (!client_watch_watches(watch)) { /* then this thread has nothing else to see to */
-        (void)watch_tend(watch);
+        watch_tend(watch);
         return !atomic_load(&watch->lost);
     }
-    if (pthread_create(&tending, NULL, watch_tend, watch) != 0) {
+    atomic_store(&watch->tends, true);
+    if (pthread_create(&tending, NULL, watch_run_beside, watch) != 0) {
         watch_cut(watch);
         return false;
     }

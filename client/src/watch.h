@@ -9,9 +9,9 @@
  * becomes of its device workers. If the rank cannot return, this thread lets go of the streams.
  * Otherwise they go on waiting, and it starts another thread, which brings the rank back. It lets
  * go of them if that fails, or if that thread stands still. A call of the driver may wait for a
- * stream. So may another thread that has the context, and a copy on the device. So this thread then
- * takes no lock and calls no driver. It waits for the other one only after streams were let go, or
- * when that one has ended.
+ * stream. So may another thread that has the context, and a copy on the device. While streams wait,
+ * this thread therefore takes no lock and calls no driver. It waits for the other one only after
+ * streams were let go, or when that one has ended.
  */
 #ifndef ADTOPK_CLIENT_WATCH_H
 #define ADTOPK_CLIENT_WATCH_H
@@ -41,7 +41,7 @@ struct client_watch {
     int wake;                             /* an eventfd that wakes the thread */
     atomic_bool ends;                     /* the thread is to end */
     atomic_bool cut;                      /* the daemon is gone, and streams were let go */
-    atomic_bool tends;                    /* the rank is brought back */
+    atomic_bool tends;                    /* another thread brings the rank back */
     atomic_bool lost;                     /* it could not */
     _Atomic uint64_t beats;               /* how often it looked at the rank */
     pthread_t thread;

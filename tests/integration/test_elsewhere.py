@@ -4,7 +4,6 @@ others need not wait for them.
 
 usage: test_elsewhere.py BUILD [unittest's arguments]
 """
-import os
 import signal
 import time
 import unittest
@@ -13,6 +12,7 @@ from build import BUILD
 from cluster import Cluster
 from points import PointsCase
 from ranks import Job, RankError
+from scene import cpu_seconds
 from service import wait_for
 from stores import TENSORS, StoreCluster, text
 
@@ -43,6 +43,14 @@ class Elsewhere(PointsCase):
         with Cluster(BUILD, 1) as self.cluster:
             self.assertEqual(self.open_job().steps(got[1]), got)
 
+    def check_rest(self):
+        """Ranks that make no call need hardly any processor."""
+        pids = [rank.process.pid for rank in self.job.ranks]
+        before = [cpu_seconds(pid) for pid in pids]
+        time.sleep(1)
+        for pid, taken in zip(pids, before):
+            self.assertLess(cpu_seconds(pid) - taken, 0.1)
+
     def ranks_here(self):
         return sum(job["local_ranks"] for job in self.cluster.ask(0, "status")["jobs"])
 
@@ -63,9 +71,11 @@ class Elsewhere(PointsCase):
         """A rank that waits for nothing has no need to give up."""
         self.job.steps(2)
         self.daemon.kill()
-        time.sleep(1.5 * RETURN_MS / 1000)
+        time.sleep(0.5 * RETURN_MS / 1000)
+        self.check_rest()
         self.cluster.restart(0)
         wait_for(lambda: self.ranks_here() == 2, "they do not come back")
+        self.check_rest()
         self.check_bits()
 
     def test_away_for_ever(self):
