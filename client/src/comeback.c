@@ -264,3 +264,9 @@ enum adtopk_status client_come_back(adtopk_context *context, const struct client
     }
     return status;
 }
+
+enum adtopk_status client_miss(adtopk_context *context, const struct client_patience *patience)
+{
+    context->comeback.missed = context->comeback.missed || client_is_away(context);
+    return client_come_back(context, patience);
+}

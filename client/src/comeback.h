@@ -48,6 +48,9 @@ enum adtopk_status client_go_away(adtopk_context *context, const char *hint);
 enum adtopk_status client_come_back(
     adtopk_context *context, const struct client_patience *patience);
 
+/** The same for a call that misses the daemon: from the first one on, the rank gives up in time. */
+enum adtopk_status client_miss(adtopk_context *context, const struct client_patience *patience);
+
 /** The same for a thread that does not wait yet (wait.c). */
 enum adtopk_status client_be_here(adtopk_context *context, const struct client_patience *patience);
 

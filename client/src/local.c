@@ -179,21 +179,6 @@ static enum adtopk_status local_take_layout(adtopk_context *context)
                        "the daemon's table of tensors does not fit what was registered");
 }
 
-/* Notices when the daemon goes away while the program makes no call, if the rank would wait for
- * another one. */
-static enum adtopk_status local_watch(adtopk_context *context)
-{
-    const bool returns = context->comeback.run != 0 && context->comeback.connect_ms > 0;
-    struct error err;
-
-    if (client_is_on_device(context)) {
-        return client_device_watch(context);
-    }
-    return !returns || client_watch_start(context, &err) == ADTOPK_OK
-               ? ADTOPK_OK
-               : client_fail(context, err.code, "%s", err.text);
-}
-
 static enum adtopk_status local_ready(adtopk_context *context, const struct client_reply *reply)
 {
     const uint64_t tensors = context->tensors - context->batch.ready;
@@ -205,7 +190,7 @@ static enum adtopk_status local_ready(adtopk_context *context, const struct clie
     if (status != ADTOPK_OK || local_take_layout(context) != ADTOPK_OK) {
         return context->failure.code;
     }
-    return local_watch(context);
+    return client_is_on_device(context) ? client_device_watch(context) : client_watch_rank(context);
 }
 
 /* ---- updates ---- */
@@ -279,10 +264,16 @@ static bool local_is_final(const adtopk_context *context, uint32_t tensor)
     return context->tensor[tensor].update->final != 0;
 }
 
+/* What the daemon writes to the socket is for threads that wait: this shows its end only. */
+static struct pollfd local_end(const adtopk_context *context)
+{
+    return (struct pollfd){.fd = context->socket, .events = POLLRDHUP};
+}
+
 static void local_close(adtopk_context *context, bool ours)
 {
-    if (ours) { /* a child has its own descriptor and mappings, but no thread, and no device */
-        client_watch_end(&context->batch.watch);
+    client_watch_end(&context->batch.watch, ours);
+    if (ours) { /* a child has its own descriptor and mappings, but no device */
         client_device_close(context);
     }
     client_unmap(&context->ring_map);
@@ -309,12 +300,14 @@ const struct client_transport client_local = {
     .update = local_update,
     .is_final = local_is_final,
     .pending = client_pending_find,
-    .come_back = client_come_back,
+    .come_back = client_miss,
     .reconnect = client_local_reconnect,
     .reopened = client_local_reopened,
     .rearena = client_local_rearena,
     .reready = client_local_reready,
     .resubmit = client_local_resubmit,
     .tend = client_tend,
+    .end = local_end,
+    .drain = client_drain,
     .close = local_close,
 };

@@ -6,9 +6,11 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "client/src/clock.h"
 #include "client/src/comeback.h"
+#include "client/src/tend.h"
 #include "proto/codec.h"
 #include "proto/remote.h"
 #include "proto/retry.h"
@@ -36,7 +38,11 @@ static enum adtopk_status remote_connect(
     adtopk_context *context, const struct client_options *options, struct error *err)
 {
     context->remote = calloc(1, sizeof *context->remote);
-    if (context->remote == NULL || !remote_keep_options(context->remote, options)) {
+    if (context->remote == NULL) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for a context");
+    }
+    context->remote->end = -1;
+    if (!remote_keep_options(context->remote, options)) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for a context");
     }
     return client_gate_connect(context->remote, options, err);
@@ -318,7 +324,7 @@ static enum adtopk_status remote_ready(adtopk_context *context, const struct cli
     atomic_store(&page->due, ready->due ? 1 : 0);
     atomic_store(&page->steps_done, ready->step);
     atomic_store(&page->ops_done, ready->operation);
-    return ADTOPK_OK;
+    return client_watch_rank(context);
 }
 
 /* ---- training ---- */
@@ -426,7 +432,7 @@ static enum adtopk_status remote_wait_until(adtopk_context *context, client_done
 {
     for (;;) {
         enum adtopk_status status =
-            client_is_away(context) ? client_come_back(context, patience) : ADTOPK_OK;
+            client_is_away(context) ? client_miss(context, patience) : ADTOPK_OK;
 
         if (status == ADTOPK_OK) {
             status = remote_progress(context);
@@ -457,6 +463,7 @@ static enum adtopk_status remote_look_beside(
     enum adtopk_status status = ADTOPK_OK;
 
     if (!done(context, argument)) {
+        context->comeback.missed = context->comeback.missed || client_is_away(context);
         status = client_wait_may_go_on(context);
         status = status == ADTOPK_OK ? ADTOPK_PENDING : status;
     }
@@ -580,6 +587,11 @@ static enum adtopk_status remote_resubmit(adtopk_context *context,
     return remote_put(context, entry, patience);
 }
 
+static struct pollfd remote_end(const adtopk_context *context)
+{
+    return (struct pollfd){.fd = context->remote->end, .events = POLLIN};
+}
+
 /* A forked child only frees memory: it has no thread of libzmq, and the connection is its parent's.
  */
 static void remote_close(adtopk_context *context, bool ours)
@@ -589,8 +601,12 @@ static void remote_close(adtopk_context *context, bool ours)
     if (remote == NULL) {
         return;
     }
+    client_watch_end(&context->batch.watch, ours);
     if (ours) {
         client_gate_close(remote);
+    }
+    if (remote->end >= 0) {
+        (void)close(remote->end);
     }
     for (uint32_t i = 0; i < remote->arrivals; i++) {
         free(remote->arrival[i].dense);
@@ -622,11 +638,14 @@ const struct client_transport client_remote = {
     .wait = remote_wait,
     .update = remote_update,
     .is_final = remote_is_final,
-    .come_back = client_come_back,
+    .come_back = client_miss,
     .reconnect = remote_reconnect,
     .reopened = remote_reopened,
     .rearena = remote_rearena,
     .reready = remote_reready,
     .resubmit = remote_resubmit,
+    .tend = client_tend,
+    .end = remote_end,
+    .drain = remote_progress,
     .close = remote_close,
 };

@@ -3,9 +3,10 @@
  *
  * The library keeps what would lie in shared memory with a local daemon. Messages fill the page of
  * counters, so waiting works the same way. A push sends the gradient piece by piece, and received
- * pieces make up an update. The library has no thread of its own: a call that waits or sends takes
- * the messages. libzmq's thread answers heartbeats meanwhile. So a trainer that computes for long
- * counts as alive, and the library notices when a daemon is gone.
+ * pieces make up an update. A call that waits or sends takes the messages. The only thread of the
+ * library is the one that brings the rank back (watch.h). libzmq's thread answers heartbeats
+ * meanwhile. So a trainer that computes for long counts as alive, and the library notices when a
+ * daemon is gone.
  *
  * If the rank can return to its run it connects again then, with new sockets, and numbers messages
  * anew. The daemon repeats what the rank has not got of the last step, and the rank drops what it
@@ -46,6 +47,7 @@ struct client_remote {
     void *sockets;            /* the ZeroMQ context of the two sockets below */
     void *dealer, *monitor;
     int descriptor[2];             /* descriptors of the two sockets */
+    int end;                       /* stands for the monitor's, whichever that is; -1: none */
     struct client_options options; /* with which the rank connected; the strings are its own */
     char *key_file, *server_key;
     struct client_attempt attempt;

@@ -9,7 +9,9 @@
  * it the monitor cannot say whether a daemon hung up because only one side has a key.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "client/src/clock.h"
 #include "client/src/remote.h"
@@ -126,7 +128,11 @@ static bool gate_find_descriptors(struct client_remote *remote)
             return false;
         }
     }
-    return true;
+    if (remote->end < 0) {
+        remote->end = fcntl(remote->descriptor[1], F_DUPFD_CLOEXEC, 0);
+        return remote->end >= 0;
+    }
+    return dup3(remote->descriptor[1], remote->end, O_CLOEXEC) >= 0;
 }
 
 enum adtopk_status client_gate_begin(

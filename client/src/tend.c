@@ -10,7 +10,7 @@
 /* Whether the connection has ended, so that a rank that is here has yet to notice. */
 static bool tend_is_cut(const adtopk_context *context)
 {
-    struct pollfd end = {.fd = context->socket, .events = POLLRDHUP};
+    struct pollfd end = context->transport->end(context);
 
     return poll(&end, 1, 0) > 0;
 }
@@ -41,7 +41,7 @@ static enum client_tending tend_locked(adtopk_context *context)
     const bool alone = context->sharing.waits == CLIENT_WAITS_NOT && !context->sharing.closing;
 
     if (alone && !client_is_away(context) && tend_is_cut(context)) {
-        (void)client_drain(context); /* it goes away */
+        (void)context->transport->drain(context); /* it goes away */
     }
     if (alone && client_is_away(context) && context->failure.code == ADTOPK_OK) {
         tend_come_back(context);

@@ -53,7 +53,7 @@ struct client_transport {
     /* Optional. Points at the residual with which the rank looks ahead, if there is one. */
     enum adtopk_status (*pending)(
         adtopk_context *context, uint32_t tensor, struct adtopk_update *update);
-    /* Does what client_come_back() does. */
+    /* Does what client_miss() does. */
     enum adtopk_status (*come_back)(
         adtopk_context *context, const struct client_patience *patience);
     /* The steps in which a rank comes back to another daemon (comeback.h). Connects; the next stage
@@ -67,8 +67,13 @@ struct client_transport {
         adtopk_context *context, const struct client_reply *reply, unsigned batch);
     enum adtopk_status (*resubmit)(adtopk_context *context, const struct client_patience *patience,
         const struct local_entry *entry);
-    /* Optional. Does what client_tend() does. */
+    /* Does what client_tend() does. */
     enum client_tending (*tend)(adtopk_context *context);
+    /* The descriptor that shows the connection's end, and what to poll it for. It stays the same
+     * when the rank comes back. Any thread. */
+    struct pollfd (*end)(const adtopk_context *context);
+    /* Takes what the daemon has sent, if no thread waits. The rank is away if that is over. */
+    enum adtopk_status (*drain)(adtopk_context *context);
     /* Frees everything that the operations above made. `ours`: false in a forked child. */
     void (*close)(adtopk_context *context, bool ours);
 };

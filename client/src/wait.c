@@ -117,16 +117,6 @@ static enum adtopk_status wait_look(adtopk_context *context, client_done *done, 
     return status == ADTOPK_OK ? ADTOPK_PENDING : status;
 }
 
-static enum adtopk_status wait_come_back(
-    adtopk_context *context, const struct client_patience *patience)
-{
-    if (!client_is_away(context)) {
-        return ADTOPK_OK;
-    }
-    context->comeback.missed = true;
-    return context->transport->come_back(context, patience);
-}
-
 enum adtopk_status client_be_here(adtopk_context *context, const struct client_patience *patience)
 {
     enum adtopk_status status;
@@ -136,7 +126,7 @@ enum adtopk_status client_be_here(adtopk_context *context, const struct client_p
     }
     status = client_wait_begin(context);
     if (status == ADTOPK_OK) {
-        status = wait_come_back(context, patience);
+        status = context->transport->come_back(context, patience);
         client_wait_end(context);
     }
     return status;
@@ -147,7 +137,7 @@ static enum adtopk_status wait_until(adtopk_context *context, client_done *done,
 {
     for (;;) {
         enum adtopk_status slept = ADTOPK_OK;
-        enum adtopk_status status = wait_come_back(context, patience);
+        enum adtopk_status status = context->transport->come_back(context, patience);
         bool seen;
 
         if (status != ADTOPK_OK) {

@@ -7,16 +7,15 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "client/src/clock.h"
 #include "client/src/transport.h"
 #include "proto/retry.h"
 
 #define WATCH_TEND_NS 500000   /* between two looks at a rank that returns, whose streams wait */
 #define WATCH_CALM_NS 10000000 /* the same without streams */
 #define WATCH_LOOK_MS 100      /* between two looks at the thread that looks at it */
-/* For so long a call may keep the context, or the device what it was given: neither takes so long
- * unless it waits for a stream. */
-#define WATCH_STILL_NS UINT64_C(10000000000)
+/* For so many looks a call may keep the context, or the device what it was given: neither takes so
+ * long unless it waits for a stream. Looks count, since this process may have been stopped. */
+#define WATCH_STILL_LOOKS 100
 
 /* The daemon is to know before any stream goes on. */
 void client_watch_let_go(const struct client_watch *watch)
@@ -85,16 +84,16 @@ static void *watch_run_beside(void *argument)
  * more: some call waits for streams, which have to be let go. */
 static bool watch_wait(const struct client_watch *watch)
 {
-    uint64_t since = client_now_ns(), beats = atomic_load(&watch->beats);
+    uint64_t beats = atomic_load(&watch->beats);
+    unsigned still = 0;
     struct pollfd on[1];
 
-    while (atomic_load(&watch->tends) && !atomic_load(&watch->ends) &&
-           client_now_ns() - since <= WATCH_STILL_NS) {
+    while (atomic_load(&watch->tends) && !atomic_load(&watch->ends) && still < WATCH_STILL_LOOKS) {
+        const uint64_t before = beats;
+
         watch_sleep(watch, on, 1, WATCH_LOOK_MS);
-        if (beats != atomic_load(&watch->beats)) {
-            beats = atomic_load(&watch->beats);
-            since = client_now_ns();
-        }
+        beats = atomic_load(&watch->beats);
+        still = beats == before ? still + 1 : 0;
     }
     return atomic_load(&watch->ends) || (!atomic_load(&watch->tends) && !atomic_load(&watch->lost));
 }
@@ -122,14 +121,13 @@ static bool watch_bring_back(struct client_watch *watch)
     return back;
 }
 
-/* What the daemon writes to the socket is for other threads: this one asks for its end only. */
 static void *watch_run(void *argument)
 {
     struct client_watch *watch = argument;
     bool goes_on = true;
 
     while (goes_on && !atomic_load(&watch->ends)) {
-        struct pollfd on[2] = {[1] = {.fd = watch->context->socket, .events = POLLRDHUP}};
+        struct pollfd on[2] = {[1] = watch->context->transport->end(watch->context)};
 
         watch_sleep(watch, on, 2, -1);
         if (!atomic_load(&watch->ends) && atomic_load(&watch->returns)) {
@@ -155,7 +153,8 @@ static int watch_create(struct client_watch *watch)
     return reason;
 }
 
-enum adtopk_status client_watch_start(adtopk_context *context, struct error *err)
+/* Unless there is one. */
+static enum adtopk_status watch_start(adtopk_context *context, struct error *err)
 {
     struct client_watch *watch = &context->batch.watch;
     int reason;
@@ -179,13 +178,23 @@ enum adtopk_status client_watch_start(adtopk_context *context, struct error *err
     return ADTOPK_OK;
 }
 
+enum adtopk_status client_watch_rank(adtopk_context *context)
+{
+    const bool returns = context->comeback.run != 0 && context->comeback.connect_ms > 0;
+    struct error err;
+
+    return !returns || watch_start(context, &err) == ADTOPK_OK
+               ? ADTOPK_OK
+               : client_fail(context, err.code, "%s", err.text);
+}
+
 /* No stream waits for the new words before this function has returned. */
 enum adtopk_status client_watch_add(
     adtopk_context *context, struct client_words *words, struct error *err)
 {
     struct client_watch *watch = &context->batch.watch;
 
-    if (client_watch_start(context, err) != ADTOPK_OK) {
+    if (watch_start(context, err) != ADTOPK_OK) {
         return err->code;
     }
     words->next = atomic_load(&watch->words);
@@ -200,16 +209,24 @@ void client_watch_wake(const struct client_watch *watch)
     }
 }
 
-void client_watch_end(struct client_watch *watch)
+static void watch_stop(struct client_watch *watch)
 {
-    if (watch->context == NULL) {
-        return;
-    }
     atomic_store(&watch->ends, true);
     client_watch_let_go(watch); /* first: a call that the threads make may wait for streams */
     retry_wake(watch->wake);
     (void)pthread_join(watch->thread, NULL);
-    (void)close(watch->wake);
     client_watch_let_go(watch);
     atomic_store(&watch->words, NULL);
+}
+
+void client_watch_end(struct client_watch *watch, bool ours)
+{
+    if (watch->context == NULL) {
+        return;
+    }
+    if (ours) {
+        watch_stop(watch);
+    }
+    (void)close(watch->wake);
+    watch->context = NULL;
 }

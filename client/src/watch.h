@@ -1,9 +1,9 @@
 /*
  * The thread that sees to a rank whose daemon is gone, while the program is elsewhere.
  *
- * It sleeps on the session's socket. A rank that can return to another daemon is brought back by it
- * (tend.c), although no call waits: other ranks may lack what only the node's daemon has. Any call
- * brings the rank back, too. A rank that cannot has this thread only if streams wait for it.
+ * It sleeps until the connection ends. A rank that can return to another daemon is brought back by
+ * it (tend.c), although no call waits: other ranks may lack what only the node's daemon has. Any
+ * call brings the rank back, too. A rank that cannot has this thread only if streams wait for it.
  *
  * A daemon that fails a job lets go of the streams itself. One that is killed cannot, whatever
  * becomes of its device workers. If the rank cannot return, this thread lets go of the streams.
@@ -47,16 +47,18 @@ struct client_watch {
     pthread_t thread;
 };
 
-/** Starts the thread, unless there is one. Errors: SYSTEM. */
-enum adtopk_status client_watch_start(adtopk_context *context, struct error *err);
+/** Starts the thread for a rank that would wait for another daemon, unless there is one. Errors end
+ * the context: SYSTEM. */
+enum adtopk_status client_watch_rank(adtopk_context *context);
 
 /** Adds words, which stay where they are until client_watch_end(), and starts the thread. Errors:
  * SYSTEM. */
 enum adtopk_status client_watch_add(
     adtopk_context *context, struct client_words *words, struct error *err);
 
-/** Ends the thread, and lets go of all streams. Does nothing if there is no thread. */
-void client_watch_end(struct client_watch *watch);
+/** Ends the thread, and lets go of all streams. Does nothing if there is no thread. `ours`: false
+ * in a forked child, which has none. */
+void client_watch_end(struct client_watch *watch, bool ours);
 
 /** The daemon has gone away, and the rank is about to connect to another one. The thread might not
  * notice: after that the socket is another one. Does nothing if there is no thread. */

@@ -7,6 +7,7 @@
         relay.flip(back=True)       # the same in the other direction
         relay.cut()                 # ends all connections
         relay.deaden()              # they stay open and take everything, but nothing arrives
+        relay.deaden(back=True)     # the same on the way back only
         relay.replay()              # the recorded bytes of old connections, on new ones
 
 Each half of a connection has a thread, which copies until its connection ends.
@@ -26,7 +27,7 @@ class Connection:
     def __init__(self, relay, source, target):
         self.relay = relay
         self.sockets = (source, target)
-        self.dead = False
+        self.dead = self.mute = False
         self.record = bytearray()  # what the node said
         self.threads = [threading.Thread(target=self.copy, args=way, daemon=True)
                         for way in ((source, target, True), (target, source, False))]
@@ -41,7 +42,7 @@ class Connection:
                 if self.relay.delay > 0:
                     time.sleep(self.relay.delay)
                 self.relay.open.wait()
-                if not self.dead:
+                if not self.dead and (towards or not self.mute):
                     target.sendall(self.relay.spoil(piece, not towards))
         except OSError:
             pass  # the other half has ended, or cut() was called
@@ -139,10 +140,12 @@ class Relay:
             connection.cut()
             connection.close()
 
-    def deaden(self):
-        """Connections of now take everything and deliver nothing; new ones work."""
+    def deaden(self, back=False):
+        """Connections of now take everything and deliver nothing; new ones work. back: what the target
+        says."""
         for connection in self.connections:
-            connection.dead = True
+            connection.dead = not back
+            connection.mute = True
 
     def replay(self):
         """Says what nodes have said before on new connections; returns how many these were."""

@@ -7,7 +7,9 @@ usage: test_gpu_state.py BUILD [unittest's arguments]
 """
 import os
 import shutil
+import signal
 import tempfile
+import time
 import unittest
 
 import test_deaths
@@ -299,6 +301,31 @@ class Restarts(Disturbed):
                 job.ranks[3].answer()
             self.assertEqual(job.steps(3)[0], "ok")
             verify(self, gpu, job)
+
+    def test_stopped_while_it_returns(self):
+        """A rank whose stream waits returns, although its process is stopped for long meanwhile."""
+        gpu, _ = self.cluster(gpus=True)
+        with Job(gpu, BUILD, "job", HOMES, TENSORS, variables=variables(),
+                 devices=["- arena+streams", None, None, None]) as job:
+            job.join()
+            job.each("gradients random 3")
+            self.assertEqual(job.steps(2)[0], "ok")
+            pushes = [f"push {t}" for t in range(len(TENSORS))]
+            job.ranks[0].do(*pushes, *(f"wait-stream {t}" for t in range(len(TENSORS))), "wait-stream step")
+            gpu.daemons[0].kill()
+            time.sleep(0.2)
+            job.ranks[0].process.send_signal(signal.SIGSTOP)
+            gpu.restart(0)
+            time.sleep(11)
+            job.ranks[0].process.send_signal(signal.SIGCONT)
+            for rank in job.ranks[1:]:
+                rank.send(*pushes, "finish")
+            self.assertEqual(job.ranks[0].do("streamed 50000"), "5 of 5")
+            job.ranks[0].do("finish")
+            for rank in job.ranks[1:]:
+                for _ in (*pushes, "finish"):
+                    rank.answer()
+            self.assertEqual(job.steps(2)[0], "ok")
 
     @STANDIN
     def test_another_process(self):

@@ -28,7 +28,7 @@ from build import BUILD  # pylint: disable=wrong-import-position
 from cluster import Cluster, die_with_parent
 from manager import KeptCluster
 from ranks import Job
-from scene import BASELINE_KB, Bystander, Watch, cpu_seconds, descriptors_of, heap_kb, status_kb, text, usage
+from scene import BASELINE_KB, Bystander, Watch, descriptors_of, heap_kb, status_kb, text, usage
 from soak import EVENTS, MORTAL, SHAPES, Life, happen, soak_cluster
 from stores import StoreCluster
 from test_memory_use import sanitized
@@ -277,26 +277,28 @@ class Many(unittest.TestCase):
             cluster.stop()
 
     @staticmethod
-    def rest(daemon):
-        """Processor time that the daemon takes in 5 s."""
-        cpu = cpu_seconds(daemon.process.pid)
+    def rest(daemon, jobs):
+        """Processor time in seconds that the daemon takes in 5 s, and that all ranks take together."""
+        ranks = [rank.process.pid for job in jobs for rank in job.ranks]
+        before = worked_ms(daemon.process.pid), sum(map(worked_ms, ranks))
         time.sleep(5)
-        return cpu_seconds(daemon.process.pid) - cpu
+        after = worked_ms(daemon.process.pid), sum(map(worked_ms, ranks))
+        return [(end - begin) / 1000 for begin, end in zip(before, after)]
 
     def look(self, daemon, descriptors, heap, jobs):
         ranks = sum(len(job.ranks) for job in jobs)
         time.sleep(1)  # spinning ends
         taken_kb = (heap_kb(daemon) - heap) / ranks
         taken_descriptors = (usage(daemon)[0] - descriptors) / ranks
-        cpu = self.rest(daemon)
-        if cpu >= REST_CPU:  # other programs slow the processor down
-            cpu = min(cpu, self.rest(daemon))
-        print(f"\n{ranks} ranks in {len(jobs)} jobs: {taken_kb:.1f} kB and "
-              f"{taken_descriptors:.2f} descriptors a rank, {cpu:.2f} s of processor in 5 s of rest",
+        cpu = self.rest(daemon, jobs)
+        if max(cpu) >= REST_CPU:  # other programs slow the processor down
+            cpu = list(map(min, cpu, self.rest(daemon, jobs)))
+        print(f"\n{ranks} ranks in {len(jobs)} jobs: {taken_kb:.1f} kB and {taken_descriptors:.2f} descriptors a "
+              f"rank; in 5 s of rest the daemon takes {cpu[0]:.2f} s of processor, all ranks {cpu[1]:.2f} s",
               file=sys.stderr)
         self.assertLessEqual(taken_kb, RANK_KB)
         self.assertLessEqual(taken_descriptors, RANK_DESCRIPTORS)
-        self.assertLess(cpu, REST_CPU)
+        self.assertLess(max(cpu), REST_CPU)
         if os.path.exists(EXPORTER):
             self.scrape(daemon)
 

@@ -50,7 +50,7 @@
  *
  * A forked child may not use its parent's context: calls return ADTOPK_ERR_STATE, and
  * adtopk_close() frees the child's copy only. The library installs no signal handlers, calls no
- * functions of yours, and starts few threads: libzmq's for tcp://, otherwise one that brings a rank
+ * functions of yours, and starts few threads: libzmq's for tcp://, one that brings a rank
  * back to its daemon (options.return_timeout_ms), and those for GPUs (stream.h).
  *
  * ## Errors

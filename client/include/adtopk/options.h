@@ -74,8 +74,8 @@ struct adtopk_options {
     /** Milliseconds that a rank whose daemon was killed or stopped waits for another one: then its
      * calls go on as if nothing had happened. Only if the daemon's stores are kept, by systemd or
      * in a store_folder. A daemon that ends before the rank is back counts only if it was there for
-     * that long. With a unix: address a thread of the library looks for another one meanwhile. The
-     * time then begins with the next call that waits, or, with gradients on a GPU, at once. 0: as
+     * that long. A thread of the library looks for another one while the program makes no call. The
+     * time begins with the next call that waits, or, with gradients on a GPU, at once. 0: as
      * connect_timeout_ms; -1: do not wait. */
     int return_timeout_ms;
     /** For a process that takes the place of one that ended, under the policy on_rank_loss "wait":
