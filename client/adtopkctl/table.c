@@ -216,14 +216,14 @@ static void table_measure(const struct table *table, size_t most, size_t width[T
     }
 }
 
-/* One line, cut at `most` columns. */
+/* One line, cut at `most` columns. Blanks are due when something stands behind them. */
 static void table_line(FILE *out, const struct table *table, const char *const text[],
     const size_t width[TABLE_COLUMNS_MAX], size_t most)
 {
-    size_t used = 0;
+    size_t used = 0, due = 0;
 
     for (unsigned c = 0; c < table->columns; c++) {
-        const bool last = c + 1 == table->columns;
+        const bool right = table->column[c].right;
         char shown[TEXT_SIZE];
         const size_t gap = used > 0 ? GAP : 0;
         size_t columns, pad;
@@ -239,8 +239,12 @@ static void table_line(FILE *out, const struct table *table, const char *const t
         columns = text_columns(shown);
         pad = width[c] > columns ? width[c] - columns : 0;
         pad = used + gap + columns + pad > most ? 0 : pad;
-        (void)fprintf(out, "%*s%*s%s%*s", (int)gap, "", table->column[c].right ? (int)pad : 0, "",
-            shown, table->column[c].right || last ? 0 : (int)pad, "");
+        due += gap + (right ? pad : 0);
+        if (columns > 0) {
+            (void)fprintf(out, "%*s%s", (int)due, "", shown);
+            due = 0;
+        }
+        due += right ? 0 : pad;
         used += gap + columns + pad;
     }
 }
