@@ -11,8 +11,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 CLUSTER = os.path.join(HERE, "..", "integration", "cluster.py")
 RANKS = """
 rank() { RANK=$1 WORLD_SIZE=2 ADTOPK_ADDRESS=$2 ADTOPK_CONTROL_SOCKET=$3 "$PERF" cluster --json $ARGUMENTS; }
-rank 1 "$ADTOPK_ADDRESS_1" "$ADTOPK_CONTROL_SOCKET_1" &
-rank 0 "$ADTOPK_ADDRESS_0" "$ADTOPK_CONTROL_SOCKET_0" && wait
+rank 1 "$ADTOPK_TEST_ADDRESS_1" "$ADTOPK_TEST_CONTROL_1" &
+rank 0 "$ADTOPK_TEST_ADDRESS_0" "$ADTOPK_TEST_CONTROL_0" && wait
 """
 PEERS = {"nth": "std::nth_element", "torch": "torch.topk"}
 

@@ -11,7 +11,7 @@ As a program it starts a cluster, runs a command (or waits for Ctrl-C) and stops
 
     cluster.py --build BUILD [--nodes N] [--directory DIR] [-- COMMAND...]
 
-The command finds node n's daemon in $ADTOPK_ADDRESS_n and $ADTOPK_CONTROL_SOCKET_n.
+The command finds node n's daemon in $ADTOPK_TEST_ADDRESS_n and $ADTOPK_TEST_CONTROL_n.
 """
 import argparse
 import atexit
@@ -335,8 +335,8 @@ def run_command(cluster, command):
     """Runs the command beside the cluster, or waits for Ctrl-C; returns the exit status."""
     environment = dict(os.environ)
     for daemon in cluster.daemons:
-        environment[f"ADTOPK_ADDRESS_{daemon.node}"] = cluster.address(daemon.node)
-        environment[f"ADTOPK_CONTROL_SOCKET_{daemon.node}"] = daemon.control
+        environment[f"ADTOPK_TEST_ADDRESS_{daemon.node}"] = cluster.address(daemon.node)
+        environment[f"ADTOPK_TEST_CONTROL_{daemon.node}"] = daemon.control
         if not command:
             print(f"node {daemon.node}: ADTOPK_ADDRESS={cluster.address(daemon.node)}  "
                   f"adtopkctl --socket {daemon.control} status")
