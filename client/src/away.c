@@ -90,6 +90,7 @@ enum adtopk_status client_go_away(adtopk_context *context, const char *hint)
     } else if (comeback->stage != CLIENT_AWAY) {
         away_pause_longer(comeback);
     }
+    comeback->told = client_read_told(context);
     comeback->stage = CLIENT_AWAY;
     context->unfinished.answers = false; /* a call that reads a residual asks again */
     client_watch_wake(&context->batch.watch);

@@ -7,6 +7,7 @@ usage: test_elsewhere.py BUILD [unittest's arguments]
 import signal
 import time
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 
 from build import BUILD
 from cluster import Cluster
@@ -100,6 +101,47 @@ class Elsewhere(PointsCase):
                 self.assertEqual(self.job.ranks[0].do("look 0"), "pending")
                 time.sleep(0.03)
         self.assertGreater(time.monotonic() - began, 0.9 * RETURN_MS / 1000)
+
+
+class Meanwhile(unittest.TestCase):
+    """What a rank is told between two steps holds while it returns."""
+
+    def setUp(self):
+        self.cluster = self.enterContext(StoreCluster(nodes=2))
+        self.job = Job(self.cluster, BUILD, "meanwhile", [0, 0, 1], TENSORS,
+                       text(on_peer_loss="shrink", shrink_after=1))
+        self.addCleanup(self.job.kill)
+        self.job.join()
+
+    def ask(self):
+        """For a checkpoint."""
+        pool = self.enterContext(ThreadPoolExecutor(max_workers=1))
+        pool.submit(self.cluster.daemons[0].ask, "checkpoint", "ask", self.job.name)
+        wait_for(lambda: self.job.steps(1) and "1" in self.job.each("due"), "they are not asked")
+
+    def told(self, rank):
+        return [rank.do(question) for question in ("due", "members")]
+
+    def test_told(self):
+        self.job.ranks.pop().kill()
+        self.job.steps(1)
+        self.ask()
+        returns, stands = self.job.ranks
+        before = [self.told(rank) for rank in self.job.ranks]
+        self.assertEqual(before, [["1", "2 1 0 0 0"], ["1", "2 1 1 0 0"]])
+        stands.process.send_signal(signal.SIGSTOP)
+        for _ in range(2):
+            self.cluster.daemons[0].kill()
+            self.assertEqual(self.told(returns), before[0])
+            self.cluster.restart(0)
+            wait_for(lambda: self.cluster.ask(0, "status")["jobs"], "it does not come back")
+            time.sleep(0.1)
+            self.assertEqual(self.told(returns), before[0])
+        stands.process.send_signal(signal.SIGCONT)
+        wait_for(lambda: sum(job["local_ranks"] for job in self.cluster.ask(0, "status")["jobs"]) == 2,
+                 "they do not come back")
+        self.assertEqual([self.told(rank) for rank in self.job.ranks], before)
+        self.assertEqual(self.job.steps(1)[0], "ok")
 
 
 if __name__ == "__main__":
