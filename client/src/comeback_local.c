@@ -70,6 +70,7 @@ enum adtopk_status client_local_reopened(adtopk_context *context, const struct c
     }
     context->ring.tail = 0;
     context->ring.answered = 0;
+    context->sharing.seen = UINT64_MAX; /* of another page */
     return status;
 }
 

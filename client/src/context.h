@@ -201,7 +201,7 @@ struct client_sharing {
     bool armed;         /* the daemon was asked to wake a thread that polls the descriptor */
     int descriptor;     /* for programs that poll: an epoll instance; -1: none has asked */
     int alarm;          /* in it, beside the socket: a timerfd for attempts to connect */
-    uint64_t seen;      /* the page's progress when the last call looked */
+    uint64_t seen;      /* the page's progress when the last call looked; UINT64_MAX: none has */
     uint64_t crowded_until_ns; /* another process needs the core until then: do not spin */
 };
 

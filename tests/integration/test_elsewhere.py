@@ -102,6 +102,19 @@ class Elsewhere(PointsCase):
                 time.sleep(0.03)
         self.assertGreater(time.monotonic() - began, 0.9 * RETURN_MS / 1000)
 
+    def test_not_seen(self):
+        """What the next daemon has done is something new, although its page has counted as far."""
+        looks, other = self.job.ranks
+        self.job.steps(1)
+        looks.do("descriptor")
+        self.assertEqual(looks.do(*(f"push {t}" for t in range(len(TENSORS))), "look 0"), "pending")
+        self.daemon.kill()
+        self.cluster.restart(0)
+        wait_for(lambda: self.ranks_here() == 2, "they do not come back")
+        other.do("steps 1")
+        looks.do("arm")  # it need not sleep
+        self.assertEqual(looks.do("look 0"), "")
+
 
 class Meanwhile(unittest.TestCase):
     """What a rank is told between two steps holds while it returns."""
