@@ -199,6 +199,8 @@ struct client_sharing {
     bool interruptible; /* signals end a wait */
     int answer_ms;      /* how long to wait for the answers to open and close; 0: the defaults */
     bool armed;         /* the daemon was asked to wake a thread that polls the descriptor */
+    uint64_t armed_ns;  /* when it was */
+    bool called;        /* the alarm asks that thread to look: somebody else has come back for it */
     int descriptor;     /* for programs that poll: an epoll instance; -1: none has asked */
     int alarm;          /* in it, beside the socket: a timerfd for attempts to connect */
     uint64_t seen;      /* the page's progress when the last call looked; UINT64_MAX: none has */
@@ -420,6 +422,9 @@ void client_descriptor_hide(const adtopk_context *context);
 
 /** Puts the socket into the descriptor again. Errors: what ends the context. */
 enum adtopk_status client_descriptor_show(adtopk_context *context);
+
+/** Makes the descriptor readable, if a program has that, until the next adtopk_arm(). */
+void client_descriptor_call(adtopk_context *context);
 
 void client_descriptor_close(adtopk_context *context);
 

@@ -102,6 +102,30 @@ class Elsewhere(PointsCase):
                 time.sleep(0.03)
         self.assertGreater(time.monotonic() - began, 0.9 * RETURN_MS / 1000)
 
+    def test_armed(self):
+        """A program that armed the descriptor, and does not poll it."""
+        armed, other = self.job.ranks
+        self.job.steps(1)
+        armed.do("descriptor", *(f"push {t}" for t in range(len(TENSORS))), "look 0")
+        self.assertEqual(self.arm(armed), "pending")
+        self.daemon.kill()
+        time.sleep(1.5 * RETURN_MS / 1000)
+        self.cluster.restart(0)
+        wait_for(lambda: self.ranks_here() == 2, "they do not come back")
+        self.check_rest()
+        self.assertEqual(armed.do("doze 10000"), "")
+        self.assertEqual(armed.do("look 0"), "pending")
+        self.assertEqual(self.arm(armed), "pending")
+        self.assertEqual(armed.do("doze 0"), "pending")
+        other.do("steps 1")
+        self.assertEqual(armed.do("doze 10000"), "")
+        self.assertEqual(armed.do("look 0"), "")
+
+    @staticmethod
+    def arm(rank):
+        rank.send("arm")
+        return rank.line().split()[1]
+
     def test_not_seen(self):
         """What the next daemon has done is something new, although its page has counted as far."""
         looks, other = self.job.ranks
