@@ -135,6 +135,9 @@ static enum adtopk_status wait_come_back(
     if (!client_is_away(context)) {
         return ADTOPK_OK;
     }
+    if (context->sharing.waits == CLIENT_WAITS_SHORTLY) { /* for room, which it needs no more */
+        return ADTOPK_ERR_UNREACHABLE;
+    }
     context->comeback.missed = true;
     return context->transport->come_back(context, patience);
 }
@@ -280,6 +283,7 @@ static enum adtopk_status wait_for_room(adtopk_context *context)
             status = wait_until(context, wait_has_room, 0, &patience);
             client_wait_end(context);
         }
+        status = client_went_away(context, status) ? ADTOPK_OK : status;
     }
     return status;
 }
