@@ -281,9 +281,11 @@ static bool local_is_final(const adtopk_context *context, uint32_t tensor)
 
 static void local_close(adtopk_context *context, bool ours)
 {
-    if (ours) { /* a child has its own descriptor and mappings, but no thread, and no device */
+    if (ours) { /* a child has its own descriptors and mappings, but no thread, and no device */
         client_watch_end(&context->batch.watch);
         client_device_close(context);
+    } else {
+        client_watch_forget(&context->batch.watch);
     }
     client_unmap(&context->ring_map);
     client_unmap(&context->page_map);

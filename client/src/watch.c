@@ -200,6 +200,13 @@ void client_watch_wake(const struct client_watch *watch)
     }
 }
 
+void client_watch_forget(struct client_watch *watch)
+{
+    if (watch->context != NULL) {
+        (void)close(watch->wake);
+    }
+}
+
 void client_watch_end(struct client_watch *watch)
 {
     if (watch->context == NULL) {

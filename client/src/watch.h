@@ -58,6 +58,9 @@ enum adtopk_status client_watch_add(
 /** Ends the thread, and lets go of all streams. Does nothing if there is no thread. */
 void client_watch_end(struct client_watch *watch);
 
+/** The same in a forked child, which has no such thread: frees what it has of it. */
+void client_watch_forget(struct client_watch *watch);
+
 /** The daemon has gone away, and the rank is about to connect to another one. The thread might not
  * notice: after that the socket is another one. Does nothing if there is no thread. */
 void client_watch_wake(const struct client_watch *watch);
