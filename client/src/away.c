@@ -90,7 +90,6 @@ enum adtopk_status client_go_away(adtopk_context *context, const char *hint)
     } else if (comeback->stage != CLIENT_AWAY) {
         away_pause_longer(comeback);
     }
-    comeback->told = client_read_told(context);
     comeback->stage = CLIENT_AWAY;
     context->unfinished.answers = false; /* a call that reads a residual asks again */
     client_watch_wake(&context->batch.watch);
@@ -242,6 +241,7 @@ void client_drop_comeback(adtopk_context *context)
             (void)munmap(context->comeback.arena[b].bytes, context->comeback.arena[b].size);
         }
     }
+    client_unmap(&context->comeback.page);
     free(context->comeback.entry);
     free(context->comeback.policy);
 }

@@ -220,21 +220,14 @@ enum client_stage {
     CLIENT_SUBMITS    /* the job is ready */
 };
 
-/* What a daemon's page tells a program between two steps (proto/local.h). */
-struct client_told {
-    uint32_t ranks, place, root, due;
-    uint64_t joined;
-};
-
 struct client_comeback {
     uint64_t run; /* to which the rank can return; 0: it cannot */
     enum client_stage stage;
-    struct client_told told; /* away: by the daemon that is gone */
-    bool missed;             /* a call has waited for the daemon since it went away, or looked */
-    uint64_t deadline_ns;    /* AWAY: when the rank gives up */
-    uint64_t connected_ns;   /* later: when it connected to another daemon */
-    uint64_t again_ns;       /* AWAY: not before then it connects again */
-    uint64_t pause_ns;       /* before it, if the last connection broke at once; 0: it did not */
+    bool missed;           /* a call has waited for the daemon since it went away, or looked */
+    uint64_t deadline_ns;  /* AWAY: when the rank gives up */
+    uint64_t connected_ns; /* later: when it connected to another daemon */
+    uint64_t again_ns;     /* AWAY: not before then it connects again */
+    uint64_t pause_ns;     /* before it, if the last connection broke at once; 0: it did not */
     int connect_ms;
     char *policy;              /* with which the rank opened the job */
     uint64_t step;             /* of the noted entries */
@@ -248,6 +241,7 @@ struct client_comeback {
     unsigned at; /* the batch that it commits, or that is to be ready, next */
     /* The new gradient arenas, until the old ones can be replaced. */
     struct client_mapping arena[CLIENT_MAX_BATCHES];
+    struct client_mapping page; /* the new one, until the run is known to go on */
 };
 
 struct adtopk_context {
@@ -406,10 +400,6 @@ enum adtopk_status client_disarm(adtopk_context *context);
 /** Submits an entry, waiting for room in the ring. Errors: INTERRUPTED (nothing was submitted), and
  * what ends the context. */
 enum adtopk_status client_submit(adtopk_context *context, const struct local_entry *entry);
-
-/** What the page tells. While the rank is away it is what the page told before: that of the next
- * daemon tells nothing until the rank is back. */
-struct client_told client_read_told(const adtopk_context *context);
 
 /** Ends the context with the failure that the daemon wrote into the page, if there is one. */
 enum adtopk_status client_check_page(adtopk_context *context);

@@ -303,7 +303,7 @@ static enum adtopk_status step_read_members(adtopk_context *context, struct adto
 {
     enum adtopk_status status = client_enter_to_read(context);
     struct adtopk_members known = {.size = sizeof known};
-    struct client_told told;
+    const struct local_page *page;
     struct error error;
 
     if (status != ADTOPK_OK) {
@@ -316,11 +316,11 @@ static enum adtopk_status step_read_members(adtopk_context *context, struct adto
         return client_refuse(
             context, ADTOPK_ERR_STATE, "adtopk_members() before adtopk_commit() is complete");
     }
-    told = client_read_told(context);
-    known.ranks = told.ranks;
-    known.place = told.place;
-    known.root = told.root;
-    known.joined = told.joined;
+    page = context->ring.page;
+    known.ranks = atomic_load(&page->ranks);
+    known.place = atomic_load(&page->place);
+    known.root = atomic_load(&page->root);
+    known.joined = atomic_load(&page->joined);
     if (known.ranks == 0) { /* the daemon is of a release that does not tell */
         known.ranks = (uint32_t)context->place.world_size;
         known.place = (uint32_t)context->place.rank;
@@ -351,7 +351,7 @@ static enum adtopk_status step_read_due(adtopk_context *context, int *due)
             "adtopk_checkpoint_due() in step %llu: wait for its end",
             (unsigned long long)context->step);
     }
-    *due = client_read_told(context).due != 0 ? 1 : 0;
+    *due = atomic_load(&context->ring.page->due) != 0 ? 1 : 0;
     return ADTOPK_OK;
 }
 

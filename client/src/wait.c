@@ -46,18 +46,6 @@ enum adtopk_status client_check_page(adtopk_context *context)
     return client_told(context, failed, text, true);
 }
 
-struct client_told client_read_told(const adtopk_context *context)
-{
-    const struct local_page *page = context->ring.page;
-
-    return client_is_away(context) ? context->comeback.told
-                                   : (struct client_told){.ranks = atomic_load(&page->ranks),
-                                         .place = atomic_load(&page->place),
-                                         .root = atomic_load(&page->root),
-                                         .due = atomic_load(&page->due),
-                                         .joined = atomic_load(&page->joined)};
-}
-
 /* Yields the core, and notes whether another process took it for long. Only the waiting thread
  * calls it. */
 static void wait_yield(adtopk_context *context, uint64_t now)

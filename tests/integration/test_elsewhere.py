@@ -4,6 +4,7 @@ others need not wait for them.
 
 usage: test_elsewhere.py BUILD [unittest's arguments]
 """
+import shutil
 import signal
 import time
 import unittest
@@ -120,6 +121,28 @@ class Elsewhere(PointsCase):
         other.do("steps 1")
         self.assertEqual(armed.do("doze 10000"), "")
         self.assertEqual(armed.do("look 0"), "")
+
+    def test_done_before(self):
+        """What was done before a daemon came that knows nothing of it."""
+        late, other = self.job.ranks
+        self.job.steps(1)
+        late.do(*(f"push {t}" for t in range(len(TENSORS))), "look 0")
+        other.do("steps 1")
+        time.sleep(0.1)  # the other rank is told, too
+        self.daemon.kill()
+        shutil.rmtree(self.cluster.folder(0))
+        self.cluster.restart(0)
+        wait_for(lambda: "has lost what it had" in self.error(other), "it does not come back")
+        self.assertEqual(late.do("look 0"), "")
+        self.assertEqual(late.do("update 0"), "1")
+        self.assertIn("has lost what it had", self.error(late))
+
+    @staticmethod
+    def error(rank):
+        try:
+            return rank.do("due")
+        except RankError as error:
+            return str(error)
 
     @staticmethod
     def arm(rank):
