@@ -262,7 +262,9 @@ void client_drop_comeback(adtopk_context *context)
             (void)munmap(context->comeback.arena[b].bytes, context->comeback.arena[b].size);
         }
     }
-    client_unmap(&context->comeback.page);
+    if (context->comeback.page.bytes != NULL) {
+        (void)munmap(context->comeback.page.bytes, context->comeback.page.size);
+    }
     free(context->comeback.entry);
     free(context->comeback.policy);
 }

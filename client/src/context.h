@@ -241,8 +241,8 @@ struct client_comeback {
     unsigned at; /* the batch that it commits, or that is to be ready, next */
     /* The new gradient arenas, until the old ones can be replaced. */
     struct client_mapping arena[CLIENT_MAX_BATCHES];
-    unsigned touches;           /* MAPPED: the batch whose new arena gets its pages, */
-    uint64_t touched;           /* and so many bytes of it have them */
+    unsigned touches;           /* MAPPED: the batch whose new arena gets its pages */
+    uint64_t touched;           /* the bytes of it that have them */
     struct client_mapping page; /* the new one, until the run is known to go on */
 };
 

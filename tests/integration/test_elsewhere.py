@@ -163,6 +163,31 @@ class Elsewhere(PointsCase):
         self.assertEqual(looks.do("look 0"), "")
 
 
+class Full(unittest.TestCase):
+    """A rank pushes more entries than the ring takes."""
+
+    TENSORS = [(f"t{i}", "f32", "dense", (4,)) for i in range(1300)]
+
+    def test_push_goes_on(self):
+        """One that waits for its daemon to read the ring waits for no other daemon."""
+        cluster = self.enterContext(StoreCluster(nodes=2))
+        job = Job(cluster, BUILD, "full", [0, 1], self.TENSORS, text(bucket_bytes=10000000, sparsifier="dense"))
+        self.addCleanup(job.kill)
+        pushes, stays = job.join().ranks
+        cluster.daemons[0].signal(signal.SIGSTOP)
+        pushes.send(*[f"push {i}" for i in range(len(self.TENSORS))])
+        for _ in range(1024):
+            pushes.answer()
+        time.sleep(0.2)
+        self.assertTrue(pushes.pending())
+        cluster.daemons[0].kill()
+        for _ in range(1024, len(self.TENSORS)):
+            pushes.answer(timeout=5)
+        cluster.restart(0)
+        stays.send("steps 1")
+        self.assertEqual(pushes.do("steps 1"), stays.answer())
+
+
 class Meanwhile(unittest.TestCase):
     """What a rank is told between two steps holds while it returns."""
 
