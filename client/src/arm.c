@@ -9,6 +9,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include "client/src/clock.h"
 #include "client/src/comeback.h"
 
 #define ARM_SECOND_NS 1000000000u
@@ -41,10 +42,20 @@ enum adtopk_status client_descriptor_show(adtopk_context *context)
     if (context->sharing.descriptor < 0) {
         return ADTOPK_OK;
     }
-    arm_alarm(context, 0);
+    if (!context->sharing.called) {
+        arm_alarm(context, 0);
+    }
     return arm_show(context, context->socket)
                ? ADTOPK_OK
                : client_fail(context, ADTOPK_ERR_SYSTEM, "epoll_ctl failed: %s", strerror(errno));
+}
+
+void client_descriptor_call(adtopk_context *context)
+{
+    if (context->sharing.descriptor >= 0) {
+        context->sharing.called = true;
+        arm_alarm(context, 1);
+    }
 }
 
 void client_descriptor_close(adtopk_context *context)
@@ -110,6 +121,15 @@ enum adtopk_status adtopk_descriptor(adtopk_context *context, int *descriptor)
     return client_unlock(context, arm_descriptor(context, descriptor));
 }
 
+/* The program has come. */
+static void arm_answer(adtopk_context *context)
+{
+    if (context->sharing.called) {
+        context->sharing.called = false;
+        arm_alarm(context, 0);
+    }
+}
+
 /* The next attempt to connect may be due at once. */
 static void arm_away(const adtopk_context *context)
 {
@@ -132,6 +152,9 @@ static enum adtopk_status arm(adtopk_context *context)
 {
     enum adtopk_status status = arm_check(context, "adtopk_arm()");
 
+    if (status == ADTOPK_OK) {
+        arm_answer(context);
+    }
     if (status == ADTOPK_OK && context->comeback.stage == CLIENT_AWAY) {
         arm_away(context);
     }
@@ -145,6 +168,7 @@ static enum adtopk_status arm(adtopk_context *context)
     }
     client_wait_end(context);
     context->sharing.armed = true;
+    context->sharing.armed_ns = client_now_ns();
     /* Before the caller looks, so that one of the two sides sees what the other wrote. */
     ring_writer_sleep(&context->ring);
     if (atomic_load(&context->ring.page->progress) == context->sharing.seen &&

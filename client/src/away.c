@@ -108,28 +108,49 @@ static bool away_copy(adtopk_context *context, unsigned batch, const void *from,
     return arena != NULL;
 }
 
-void client_copy_entry(adtopk_context *context, const struct local_entry *entry)
+uint64_t client_copy_entry(adtopk_context *context, const struct local_entry *entry)
 {
     struct client_tensor *tensor = NULL;
 
     if (entry->type == LOCAL_OP) {
-        (void)away_copy(context, 0, context->op_in, entry->size);
-    } else if (entry->type == LOCAL_PUSH) {
+        return away_copy(context, 0, context->op_in, entry->size) ? entry->size : 0;
+    }
+    if (entry->type == LOCAL_PUSH) {
         tensor = &context->tensor[entry->tensor];
     }
     if (tensor != NULL && !tensor->on_device && tensor->moved != entry->number + 1 &&
         away_copy(context, tensor->batch, tensor->gradient, tensor->bytes)) {
         tensor->moved = entry->number + 1;
+        return tensor->bytes;
     }
+    return 0;
 }
 
-void client_touch_arena(adtopk_context *context, unsigned batch)
+/* From Linux 5.14 on. */
+static void away_touch(const struct client_mapping *arena, uint64_t from)
 {
-    const struct client_mapping *arena = &context->comeback.arena[batch];
+    const uint64_t left = arena->size - from;
 
-    if (arena->bytes != NULL && !client_is_on_device(context)) {
-        (void)madvise(arena->bytes, arena->size, MADV_POPULATE_WRITE); /* from Linux 5.14 on */
+    (void)madvise((uint8_t *)arena->bytes + from,
+        left < CLIENT_COMEBACK_PIECE ? left : CLIENT_COMEBACK_PIECE, MADV_POPULATE_WRITE);
+}
+
+bool client_touch_arenas(adtopk_context *context)
+{
+    struct client_comeback *comeback = &context->comeback;
+
+    for (; !client_is_on_device(context) && comeback->touches < context->batch.count;
+         comeback->touches++) {
+        const struct client_mapping *arena = &comeback->arena[comeback->touches];
+
+        if (arena->bytes != NULL && comeback->touched < arena->size) {
+            away_touch(arena, comeback->touched);
+            comeback->touched += CLIENT_COMEBACK_PIECE;
+            return true;
+        }
+        comeback->touched = 0;
     }
+    return false;
 }
 
 void client_forget_moved(adtopk_context *context, unsigned batch)
@@ -240,6 +261,9 @@ void client_drop_comeback(adtopk_context *context)
         if (context->comeback.arena[b].bytes != NULL) {
             (void)munmap(context->comeback.arena[b].bytes, context->comeback.arena[b].size);
         }
+    }
+    if (context->comeback.page.bytes != NULL) {
+        (void)munmap(context->comeback.page.bytes, context->comeback.page.size);
     }
     free(context->comeback.entry);
     free(context->comeback.policy);

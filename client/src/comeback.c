@@ -130,13 +130,13 @@ static enum adtopk_status comeback_mapped(
     const enum adtopk_status status =
         client_send_plain(context, ADTOPK__LOCAL_REQUEST__KIND_MAPPED, patience);
 
-    client_touch_arena(context, context->comeback.at); /* while the daemons agree on a view */
     if (status == ADTOPK_OK && ++context->comeback.at < context->comeback.brings) {
         context->comeback.stage = CLIENT_COMMITS;
     } else if (status == ADTOPK_OK) {
         context->commit = context->comeback.brings > context->batch.count ? CLIENT_COMMIT_MAPPED
                                                                           : CLIENT_COMMIT_DONE;
-        context->comeback.at = 0;
+        context->comeback.at = context->comeback.touches = 0;
+        context->comeback.touched = 0;
         context->comeback.stage = CLIENT_MAPPED;
     }
     return status;
@@ -201,13 +201,24 @@ static enum adtopk_status comeback_take_ready(
     return status;
 }
 
+/* Whether the call has done enough, and others may have the context. */
+static bool comeback_pauses(const struct client_patience *patience)
+{
+    return patience->deadline_ns <= client_now_ns();
+}
+
 static enum adtopk_status comeback_ready(
     adtopk_context *context, const struct client_patience *patience)
 {
     struct client_reply reply;
-    enum adtopk_status status =
-        comeback_take(context, patience, ADTOPK__LOCAL_REPLY__KIND_READY, &reply);
+    enum adtopk_status status;
 
+    while (client_touch_arenas(context)) { /* while the daemons agree on a view */
+        if (comeback_pauses(patience)) {
+            return ADTOPK_PENDING;
+        }
+    }
+    status = comeback_take(context, patience, ADTOPK__LOCAL_REPLY__KIND_READY, &reply);
     if (status == ADTOPK_OK) {
         status = comeback_take_ready(context, &reply);
         client_reply_drop(&reply);
@@ -221,13 +232,18 @@ static enum adtopk_status comeback_submit(
 {
     struct client_comeback *comeback = &context->comeback;
     enum adtopk_status status = ADTOPK_OK;
+    uint64_t copied = 0;
 
     while (status == ADTOPK_OK && (comeback->operates || comeback->submitted < comeback->entries)) {
         const bool operates = comeback->operates;
         const struct local_entry entry =
             operates ? comeback->operation : comeback->entry[comeback->submitted];
 
-        client_copy_entry(context, &entry); /* the daemon reads one while the next one is copied */
+        if (copied >= CLIENT_COMEBACK_PIECE && comeback_pauses(patience)) {
+            return ADTOPK_PENDING;
+        }
+        /* The daemon reads one while the next one is copied. */
+        copied += client_copy_entry(context, &entry);
         status = context->transport->resubmit(context, patience, &entry);
         if (status == ADTOPK_OK) {
             comeback->operates = false;

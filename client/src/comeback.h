@@ -80,12 +80,16 @@ enum adtopk_status client_local_reready(
 enum adtopk_status client_local_resubmit(adtopk_context *context,
     const struct client_patience *patience, const struct local_entry *entry);
 
-/** Copies what an entry submits from host memory to the new gradient arena, if there is one. */
-void client_copy_entry(adtopk_context *context, const struct local_entry *entry);
+/** A call that comes back looks after so many bytes whether its time is over. */
+#define CLIENT_COMEBACK_PIECE UINT64_C(8388608)
 
-/** Lets the kernel map all pages of the batch's new arena at once. A copy would need twice as long
- * if it met each page for the first time. */
-void client_touch_arena(adtopk_context *context, unsigned batch);
+/** Copies what an entry submits from host memory to the new gradient arena, if there is one.
+ * Returns how many bytes these were. */
+uint64_t client_copy_entry(adtopk_context *context, const struct local_entry *entry);
+
+/** Lets the kernel map the pages of the next piece of the new arenas at once. A copy would need
+ * twice as long if it met each page for the first time. False: all were mapped. */
+bool client_touch_arenas(adtopk_context *context);
 
 /** The next daemon's arena of this batch has no gradients yet. */
 void client_forget_moved(adtopk_context *context, unsigned batch);

@@ -38,12 +38,15 @@ enum adtopk_status client_local_reconnect(adtopk_context *context)
     return client_comeback_later(context);
 }
 
-/* Maps a descriptor in the place of an old mapping. The kernel replaces that at once, so another
- * thread that reads there sees the old memory or the new one. */
+/* Maps a descriptor in the place of an old mapping, or anywhere if that is empty. The kernel
+ * replaces an old one at once, so another thread that reads there sees the old memory or the new
+ * one. */
 static enum adtopk_status comeback_map(adtopk_context *context, const struct client_reply *reply,
-    unsigned index, int protection, const struct client_mapping *mapping)
+    unsigned index, int protection, struct client_mapping *mapping)
 {
+    const int fixed = mapping->bytes != NULL ? MAP_FIXED : 0;
     struct stat status;
+    void *bytes;
 
     if (index >= reply->descriptors || fstat(reply->descriptor[index], &status) != 0 ||
         (uint64_t)status.st_size < mapping->size) {
@@ -51,26 +54,51 @@ static enum adtopk_status comeback_map(adtopk_context *context, const struct cli
             "the daemon at %s has less memory for this rank than the one before",
             context->place.address);
     }
-    if (mmap(mapping->bytes, mapping->size, protection, MAP_SHARED | MAP_FIXED,
-            reply->descriptor[index], 0) == MAP_FAILED) {
+    bytes = mmap(
+        mapping->bytes, mapping->size, protection, MAP_SHARED | fixed, reply->descriptor[index], 0);
+    if (bytes == MAP_FAILED) {
         return client_fail(context, ADTOPK_ERR_MEMORY,
             "cannot map %llu bytes shared by the daemon: %s", (unsigned long long)mapping->size,
             strerror(errno));
     }
+    mapping->bytes = bytes;
     return ADTOPK_OK;
 }
 
+/* The page of the old daemon stays where it is. What that has done holds, even if no other one can
+ * go on. Nor has the new page the members of the job before the rank is back. */
 enum adtopk_status client_local_reopened(adtopk_context *context, const struct client_reply *reply)
 {
+    struct client_mapping *page = &context->comeback.page;
     enum adtopk_status status =
         comeback_map(context, reply, 0, PROT_READ | PROT_WRITE, &context->ring_map);
 
+    client_unmap(page); /* of a daemon that went away before the rank was back */
+    page->size = context->page_map.size;
     if (status == ADTOPK_OK) {
-        status = comeback_map(context, reply, 1, PROT_READ, &context->page_map);
+        status = comeback_map(context, reply, 1, PROT_READ, page);
     }
     context->ring.tail = 0;
     context->ring.answered = 0;
     return status;
+}
+
+/* The new page takes the place of the old one. */
+static enum adtopk_status comeback_turn_page(adtopk_context *context)
+{
+    struct client_mapping *page = &context->comeback.page;
+
+    if (page->bytes == NULL) {
+        return ADTOPK_OK; /* for an earlier batch */
+    }
+    if (mremap(page->bytes, page->size, page->size, MREMAP_MAYMOVE | MREMAP_FIXED,
+            context->page_map.bytes) == MAP_FAILED) {
+        return client_fail(context, ADTOPK_ERR_MEMORY,
+            "cannot map the page of the daemon at %s: %s", context->place.address, strerror(errno));
+    }
+    page->bytes = NULL;
+    context->sharing.seen = UINT64_MAX; /* of another page */
+    return ADTOPK_OK;
 }
 
 enum adtopk_status client_local_rearena(
@@ -99,7 +127,10 @@ enum adtopk_status client_local_rearena(
 enum adtopk_status client_local_reready(
     adtopk_context *context, const struct client_reply *reply, unsigned batch)
 {
-    return comeback_map(context, reply, 0, PROT_READ, &context->batch.results[batch]);
+    const enum adtopk_status status =
+        comeback_map(context, reply, 0, PROT_READ, &context->batch.results[batch]);
+
+    return status == ADTOPK_OK ? comeback_turn_page(context) : status;
 }
 
 /* Waits for room in the ring. */

@@ -199,9 +199,11 @@ struct client_sharing {
     bool interruptible; /* signals end a wait */
     int answer_ms;      /* how long to wait for the answers to open and close; 0: the defaults */
     bool armed;         /* the daemon was asked to wake a thread that polls the descriptor */
+    uint64_t armed_ns;  /* when it was */
+    bool called;        /* the alarm asks that thread to look: somebody else has come back for it */
     int descriptor;     /* for programs that poll: an epoll instance; -1: none has asked */
     int alarm;          /* in it, beside the socket: a timerfd for attempts to connect */
-    uint64_t seen;      /* the page's progress when the last call looked */
+    uint64_t seen;      /* the page's progress when the last call looked; UINT64_MAX: none has */
     uint64_t crowded_until_ns; /* another process needs the core until then: do not spin */
 };
 
@@ -239,6 +241,9 @@ struct client_comeback {
     unsigned at; /* the batch that it commits, or that is to be ready, next */
     /* The new gradient arenas, until the old ones can be replaced. */
     struct client_mapping arena[CLIENT_MAX_BATCHES];
+    unsigned touches;           /* MAPPED: the batch whose new arena gets its pages */
+    uint64_t touched;           /* the bytes of it that have them */
+    struct client_mapping page; /* the new one, until the run is known to go on */
 };
 
 struct adtopk_context {
@@ -409,6 +414,9 @@ void client_descriptor_hide(const adtopk_context *context);
 
 /** Puts the socket into the descriptor again. Errors: what ends the context. */
 enum adtopk_status client_descriptor_show(adtopk_context *context);
+
+/** Makes the descriptor readable, if a program has that, until the next adtopk_arm(). */
+void client_descriptor_call(adtopk_context *context);
 
 void client_descriptor_close(adtopk_context *context);
 

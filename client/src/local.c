@@ -273,7 +273,7 @@ static struct pollfd local_end(const adtopk_context *context)
 static void local_close(adtopk_context *context, bool ours)
 {
     client_watch_end(&context->batch.watch, ours);
-    if (ours) { /* a child has its own descriptor and mappings, but no device */
+    if (ours) { /* a child has its own descriptors and mappings, but no device */
         client_device_close(context);
     }
     client_unmap(&context->ring_map);

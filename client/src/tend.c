@@ -3,9 +3,12 @@
 #include <poll.h>
 
 #include "client/src/beside.h"
+#include "client/src/clock.h"
 #include "client/src/comeback.h"
 
 #define TEND_MS 20 /* the most for which a call of another thread has to wait for this one */
+/* A program that has not armed the descriptor again for so long may be elsewhere. */
+#define TEND_ARMED_NS UINT64_C(1000000000)
 
 /* Whether the connection has ended, so that a rank that is here has yet to notice. */
 static bool tend_is_cut(const adtopk_context *context)
@@ -15,6 +18,11 @@ static bool tend_is_cut(const adtopk_context *context)
     return poll(&end, 1, 0) > 0;
 }
 
+static bool tend_is_polled(const adtopk_context *context)
+{
+    return context->sharing.armed && client_now_ns() - context->sharing.armed_ns < TEND_ARMED_NS;
+}
+
 /* Comes back for a while. Other threads do so themselves if they wait. And so does a program that
  * polls the descriptor: it sees the end of the connection there, as long as that is not replaced.
  */
@@ -22,11 +30,15 @@ static void tend_come_back(adtopk_context *context)
 {
     const struct client_patience patience = client_stubborn(TEND_MS);
 
-    if (context->sharing.armed) {
+    if (tend_is_polled(context)) {
         if (context->comeback.stage == CLIENT_AWAY) {
             (void)client_comeback_late(context);
         }
         return;
+    }
+    if (context->sharing.armed) {
+        client_withdraw(context);
+        client_descriptor_call(context);
     }
     if (!client_watch_watches(&context->batch.watch)) { /* no stream waits */
         client_comeback_put_off(context);
@@ -51,6 +63,7 @@ static enum client_tending tend_locked(adtopk_context *context)
     }
     if (context->failure.code != ADTOPK_OK) {
         client_wait_wake(context);
+        client_descriptor_call(context);
         return CLIENT_FAILED;
     }
     if (client_beside_moves(context)) {

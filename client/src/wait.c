@@ -117,6 +117,15 @@ static enum adtopk_status wait_look(adtopk_context *context, client_done *done, 
     return status == ADTOPK_OK ? ADTOPK_PENDING : status;
 }
 
+static enum adtopk_status wait_come_back(
+    adtopk_context *context, const struct client_patience *patience)
+{
+    if (client_is_away(context) && context->sharing.waits == CLIENT_WAITS_SHORTLY) {
+        return ADTOPK_ERR_UNREACHABLE; /* it waits for room, which it needs no more */
+    }
+    return context->transport->come_back(context, patience);
+}
+
 enum adtopk_status client_be_here(adtopk_context *context, const struct client_patience *patience)
 {
     enum adtopk_status status;
@@ -137,7 +146,7 @@ static enum adtopk_status wait_until(adtopk_context *context, client_done *done,
 {
     for (;;) {
         enum adtopk_status slept = ADTOPK_OK;
-        enum adtopk_status status = context->transport->come_back(context, patience);
+        enum adtopk_status status = wait_come_back(context, patience);
         bool seen;
 
         if (status != ADTOPK_OK) {
@@ -258,6 +267,7 @@ static enum adtopk_status wait_for_room(adtopk_context *context)
             status = wait_until(context, wait_has_room, 0, &patience);
             client_wait_end(context);
         }
+        status = client_went_away(context, status) ? ADTOPK_OK : status;
     }
     return status;
 }

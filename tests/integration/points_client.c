@@ -31,5 +31,5 @@ POINT_OF(status, client_map,
     (adtopk_context * context, const struct client_reply *reply, unsigned index, int protection,
         uint64_t least, struct client_mapping *mapping),
     (context, reply, index, protection, least, mapping))
-POINT(client_copy_entry, (adtopk_context * context, const struct local_entry *entry),
+POINT_OF(uint64_t, client_copy_entry, (adtopk_context * context, const struct local_entry *entry),
     (context, entry))

@@ -155,10 +155,13 @@ static void test_daemon_stops(void **state)
 static void test_forked_child(void **state)
 {
     adtopk_context *context = open_ready("fork", 1, 0);
+    struct client_words words = {.count = 0};
     int status = -1;
+    struct error err;
     pid_t child;
 
     (void)state;
+    assert_int_equal(client_watch_add(context, &words, &err), ADTOPK_OK);
     rank_train(context);
     context->tensor[0].shown = &child; /* as if it were on a GPU */
     assert_ptr_equal(adtopk_device_update(context, 0), &child);
@@ -169,8 +172,11 @@ static void test_forked_child(void **state)
                              strstr(adtopk_message(context), "forked") != NULL;
         const bool hidden =
             adtopk_gradient(context, 0) == NULL && adtopk_device_update(context, 0) == NULL;
-        adtopk_close(context); /* its copy only */
-        _exit(refused && hidden ? 0 : 1);
+        const struct daemon own = {.pid = getpid()};
+        const int before = daemon_descriptors(&own);
+
+        adtopk_close(context); /* its copy only, with the socket and two descriptors for sleep */
+        _exit(refused && hidden && daemon_descriptors(&own) == before - 3 ? 0 : 1);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);

@@ -75,8 +75,8 @@ struct adtopk_options {
      * calls go on as if nothing had happened. Only if the daemon's stores are kept, by systemd or
      * in a store_folder. A daemon that ends before the rank is back counts only if it was there for
      * that long. A thread of the library looks for another one while the program makes no call. The
-     * time begins with the next call that waits, or, with gradients on a GPU, at once. 0: as
-     * connect_timeout_ms; -1: do not wait. */
+     * time begins with the next call that waits or looks, or, with gradients on a GPU, at once. 0:
+     * as connect_timeout_ms; -1: do not wait. */
     int return_timeout_ms;
     /** For a process that takes the place of one that ended, under the policy on_rank_loss "wait":
      * the step that it pushes first. The updates of all steps before are in its parameters.
