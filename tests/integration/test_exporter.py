@@ -41,6 +41,7 @@ PASS = ("import os, sys; os.dup2(20, 3); "
 HALF = b"GET /metrics HT"
 WHOLE = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 OTHER = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: application/openmetrics-text\r\n\r\n"
+READING = 5  # seconds that a client has for reading an answer
 
 
 class Flood(threading.Thread):
@@ -363,22 +364,24 @@ class Exporter(Daemons, Scraping):
         self.exporter = self.start(fake.path)
         size = len(self.get("/metrics")[2])  # the name is in the series of each state
         self.assertGreater(2 * size, 32 << 20)
-        before = self.memory()
-        clients = self.stall(100)
-        self.assertLess(self.memory() - before, 100 * size / 3)
-        self.assertEqual(self.get("/healthz")[0], 200)
-        clients += self.stall(1, OTHER)
-        time.sleep(1.1)  # the metrics are made anew
-        status, _, text = self.get("/metrics")
-        self.assertEqual(status, 503)
+        for _ in range(5):
+            began, before = time.monotonic(), self.memory()
+            clients = self.stall(100)
+            self.assertLess(self.memory() - before, 100 * size / 3)
+            self.assertEqual(self.get("/healthz")[0], 200)
+            clients += self.stall(1, OTHER)
+            time.sleep(1.1)  # the metrics are made anew
+            metrics, status = self.get("/metrics"), self.get("/api/status")
+            late = time.monotonic() - began > READING  # a busy machine: they may have been dropped
+            self.assertEqual(self.get("/healthz")[0], 200)
+            for client in clients:
+                client.close()
+            wait_for(lambda: self.get("/metrics")[0] == 200)
+            if not late:
+                break
         said = "clients that read too slowly hold too much memory; ask again in 5 s"
-        self.assertEqual(text, f"{said}\n")
-        status, _, text = self.get("/api/status")
-        self.assertEqual((status, json.loads(text)), (503, {"error": said}))
-        self.assertEqual(self.get("/healthz")[0], 200)
-        for client in clients:
-            client.close()
-        wait_for(lambda: self.get("/metrics")[0] == 200)
+        self.assertEqual(metrics[::2], (503, f"{said}\n"))
+        self.assertEqual((status[0], json.loads(status[2])), (503, {"error": said}))
 
     def many_descriptors(self):
         try:
