@@ -158,17 +158,18 @@ struct local_pending {
     uint64_t rank_size;   /* bytes; 0: the node's ranks share one */
     uint32_t since;       /* grows when a part may be another one; 0: none was ever shown */
     float scale;          /* by it a residual becomes what the update lacks, as far as known here */
-    float lookahead;      /* of the policy: share of that by which a rank looks ahead */
-    uint8_t part;         /* number of the part; LOCAL_PARTS: no residual is shown */
-    uint8_t rank_part;    /* the part with the residuals of ranks but the first */
-    uint8_t dtype;        /* 0 f32, 2 bf16 */
-    uint8_t corrected;    /* 1: the policy corrects momentum, so updates have it already */
+    float lookahead;   /* of the policy: share of that by which a rank looks ahead; 0: it cannot */
+    uint8_t part;      /* number of the part; LOCAL_PARTS: none in host memory is shown */
+    uint8_t rank_part; /* the part with the residuals of ranks but the first */
+    uint8_t dtype;     /* 0 f32, 2 bf16 */
+    uint8_t corrected; /* 1: the policy corrects momentum, so updates have it already */
 };
 
 /* LocalTensor.memory. With LOCAL_SHOWN_ON_GPU the rank sees updates on its GPU, too: in its arena,
  * behind all gradients, in the order of the tensors. Each begins at a multiple of 64 bytes, and has
  * all elements: in 16 bits with LOCAL_FORM_DENSE16, else in f32. With LOCAL_LISTED_ON_GPU it sees
- * lists of them, too: behind these, in the same order. */
+ * lists of them, too: behind these, in the same order. Behind all that is what updates lack of
+ * tensors with LOCAL_FORM_PENDING (local_pending_size()). */
 #define LOCAL_ON_GPU 1u
 #define LOCAL_SHOWN_ON_GPU 2u
 #define LOCAL_LISTED_ON_GPU 3u
@@ -233,6 +234,14 @@ static inline uint64_t local_list_half(uint64_t numel)
 static inline uint64_t local_list_size(uint64_t numel)
 {
     return LOCAL_LIST_BEGIN + 2 * local_list_half(numel);
+}
+
+/* Bytes on a GPU of what the updates of a tensor lack: its residual times local_pending.scale, all
+ * elements in f32; zeros where no residual is shown. It is written before a step is accepted. A
+ * daemon of an earlier version has no such place. */
+static inline uint64_t local_pending_size(uint64_t numel, unsigned forms)
+{
+    return (forms & LOCAL_FORM_PENDING) != 0 ? local_shown_size(numel, LOCAL_FORM_DENSE) : 0;
 }
 
 /* One tensor's update, in two cache lines. Offsets count from the start of the result arena. Where

@@ -8,7 +8,8 @@
  * - A push writes the old flag. When it is there, the gradient is copied to the new arena, and the
  *   new flag is written behind the copy.
  * - When the daemon has delivered an update, it is copied to the old arena, and the old word is
- *   written behind the copy. So streams that wait there find what is right.
+ *   written behind the copy. So streams that wait there find what is right. What updates lack is
+ *   copied before the step's word.
  *
  * Both happen in a stream of the library. No wait is ever put into it, because this file looks at
  * flags and the page on the host, again and again: the thread of watch.c does, and calls that wait.
@@ -427,6 +428,22 @@ static bool beside_has_update(const adtopk_context *context, uint32_t t)
            client_device_is_right(context, t, context->step);
 }
 
+/* A daemon that begins behind the step has the copy of what the old one wrote. */
+static bool beside_bring_pending(adtopk_context *context, struct error *err)
+{
+    bool brought = true;
+
+    for (uint32_t t = 0; brought && t < context->batch.ready; t++) {
+        const struct client_tensor *tensor = &context->tensor[t];
+
+        brought = tensor->pending == NULL ||
+                  context->batch.device->beside[tensor->batch].window == 0 ||
+                  beside_bring_part(context, tensor, tensor->pending,
+                      local_pending_size(tensor->numel, tensor->forms), err);
+    }
+    return brought;
+}
+
 static bool beside_tell_step(adtopk_context *context, struct error *err)
 {
     struct client_device *device = context->batch.device;
@@ -443,7 +460,7 @@ static bool beside_tell_step(adtopk_context *context, struct error *err)
     for (uint32_t t = 0; right && t < context->batch.ready; t++) {
         right = beside_has_update(context, t);
     }
-    return beside_tell(context, old, at, right, err);
+    return beside_bring_pending(context, err) && beside_tell(context, old, at, right, err);
 }
 
 /* ---- both ---- */

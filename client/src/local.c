@@ -137,11 +137,22 @@ static bool local_take_shown(
 static bool local_take_list(
     const adtopk_context *context, struct client_tensor *tensor, uint64_t *offset)
 {
-    const uint64_t size = local_list_size(tensor->numel);
+    const uint64_t size = tensor->lists ? local_list_size(tensor->numel) : 0;
 
     tensor->list = tensor->lists ? client_device_memory(context, *offset, size) : NULL;
     *offset += size;
     return !tensor->lists || tensor->list != NULL;
+}
+
+/* Does the same with what updates lack. A daemon of an earlier version has no room for that. */
+static void local_take_pending(
+    const adtopk_context *context, struct client_tensor *tensor, uint64_t *offset)
+{
+    const uint64_t size = local_pending_size(tensor->numel, tensor->forms);
+
+    tensor->pending =
+        size > 0 && tensor->shown != NULL ? client_device_memory(context, *offset, size) : NULL;
+    *offset += size;
 }
 
 /* Where updates on a GPU begin: behind the gradients. */
@@ -173,6 +184,9 @@ static enum adtopk_status local_take_layout(adtopk_context *context)
     }
     for (uint32_t i = context->batch.ready; right && i < context->tensors; i++) {
         right = local_take_list(context, &context->tensor[i], &shown);
+    }
+    for (uint32_t i = context->batch.ready; right && i < context->tensors; i++) {
+        local_take_pending(context, &context->tensor[i], &shown);
     }
     return right ? ADTOPK_OK
                  : client_fail(context, ADTOPK_ERR_PROTOCOL,

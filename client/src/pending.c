@@ -89,6 +89,9 @@ enum adtopk_status client_pending_find(
     uint64_t offset;
     uint32_t part;
 
+    if (context->tensor[tensor].pending != NULL) {
+        update->lookahead = record.lookahead; /* a stream does the rest */
+    }
     if (record.since == 0) {
         return ADTOPK_OK;
     }

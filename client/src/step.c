@@ -45,7 +45,7 @@ static enum adtopk_status step_push(adtopk_context *context, const struct adtopk
     struct local_entry entry = {.type = LOCAL_PUSH,
         .tensor = push->tensor,
         .scale = push->scale,
-        .lookahead = pushed->ahead};
+        .lookahead = pushed->on_device ? push->lookahead : pushed->ahead};
     const uint64_t before = pushed->pushed;
     enum adtopk_status status;
 
@@ -127,10 +127,18 @@ static enum adtopk_status step_check_push(
             "tensor \"%s\": the loss scale is %g, and must be from 2^-126 to 2^126", name,
             (double)push->scale);
     }
-    if (push->flags != 0) {
+    if (!(push->lookahead >= 0 && push->lookahead <= 1) ||
+        (push->lookahead > 0 && context->tensor[push->tensor].pending == NULL)) {
         return client_refuse(context, ADTOPK_ERR_ARGUMENT,
-            "tensor \"%s\": this version has no flags for a push, and flags is %u", name,
-            push->flags);
+            "tensor \"%s\": lookahead is %g, and must be from 0 to 1, and 0 without "
+            "adtopk_device_pending()",
+            name, (double)push->lookahead);
+    }
+    if (push->flags != 0 || push->reserved != 0) {
+        return client_refuse(context, ADTOPK_ERR_ARGUMENT,
+            "tensor \"%s\": this version has no flags for a push, and %s is %u", name,
+            push->flags != 0 ? "flags" : "reserved",
+            push->flags != 0 ? push->flags : push->reserved);
     }
     return step_check_place(context, push);
 }

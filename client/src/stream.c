@@ -149,14 +149,27 @@ enum adtopk_status adtopk_device_list(
     return client_unlock(context, stream_list(context, tensor, list));
 }
 
+static bool stream_is_ready(const adtopk_context *context, uint32_t tensor)
+{
+    return context != NULL && !client_is_elsewhere(context) && tensor < context->batch.ready;
+}
+
 const void *adtopk_device_update(adtopk_context *context, uint32_t tensor)
 {
-    const void *shown = NULL;
+    const void *shown;
 
     client_lock(context);
-    if (context != NULL && !client_is_elsewhere(context) && tensor < context->batch.ready) {
-        shown = context->tensor[tensor].shown;
-    }
+    shown = stream_is_ready(context, tensor) ? context->tensor[tensor].shown : NULL;
     (void)client_unlock(context, ADTOPK_OK);
     return shown;
+}
+
+const float *adtopk_device_pending(adtopk_context *context, uint32_t tensor)
+{
+    const float *pending;
+
+    client_lock(context);
+    pending = stream_is_ready(context, tensor) ? context->tensor[tensor].pending : NULL;
+    (void)client_unlock(context, ADTOPK_OK);
+    return pending;
 }

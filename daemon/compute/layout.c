@@ -22,7 +22,8 @@
 #include "daemon/job/store.h"
 #include "proto/local.h"
 
-/* Lays out the updates of a rank that sees them on its GPU, and behind all of them their lists. */
+/* Lays out the updates of a rank that sees them on its GPU, behind all of them their lists, and
+ * behind these what the updates lack. */
 static void lay_shown(struct job *job, unsigned batch, uint64_t offset)
 {
     for (uint32_t t = register_first(job, batch); t < register_end(job, batch); t++) {
@@ -35,6 +36,22 @@ static void lay_shown(struct job *job, unsigned batch, uint64_t offset)
         tensor->layout.list_offset = offset;
         offset += local_list_size(tensor->numel);
     }
+    for (uint32_t t = register_first(job, batch); t < register_end(job, batch); t++) {
+        struct tensor *tensor = register_at(job, t);
+        tensor->layout.pending_offset = offset;
+        tensor->layout.pending = true; /* the rank's process may have brought some */
+        offset += local_pending_size(tensor->numel, tensor->spec.forms);
+    }
+}
+
+uint64_t layout_pending(const struct job *job, const struct rank *rank, uint32_t tensor)
+{
+    const struct tensor_layout *own = &job->tensor[tensor].layout;
+    const struct tensor_layout *first = &job->tensor[job->layout.batch[own->batch].first].layout;
+
+    return own->pending_offset - (rank->shown_on_gpu == CORE_SHOWN_LISTS
+                                         ? 0
+                                         : first->pending_offset - first->list_offset);
 }
 
 static uint64_t gradient_size(const struct tensor *tensor)
@@ -60,9 +77,10 @@ enum adtopk_status layout_gradients_size(const struct job *job, unsigned batch,
                 err, ADTOPK_ERR_MEMORY, "the gradients of job '%s' are too large", job->key.name);
         }
         *size += bytes;
-        *size += rank->shown_on_gpu != CORE_SHOWN_NOT
-                     ? local_shown_size(tensor->numel, tensor->spec.forms)
-                     : 0;
+        if (rank->shown_on_gpu != CORE_SHOWN_NOT) {
+            *size += local_shown_size(tensor->numel, tensor->spec.forms) +
+                     local_pending_size(tensor->numel, tensor->spec.forms);
+        }
         *size += rank->shown_on_gpu == CORE_SHOWN_LISTS ? local_list_size(tensor->numel) : 0;
     }
     return ADTOPK_OK;

@@ -10,12 +10,15 @@
 #define LAYOUT_ALIGNMENT 64u /* of everything in an arena, in bytes */
 
 /* The size of a rank's arena for a batch. Behind the gradients are the updates that the rank sees
- * on its GPU, and their lists. */
+ * on its GPU, their lists, and what they lack. */
 enum adtopk_status layout_gradients_size(const struct job *job, unsigned batch,
     const struct rank *rank, uint64_t *size, struct error *err);
 /* The same, and lays the batch out. No compute may read it yet. */
 enum adtopk_status layout_gradients(
     struct job *job, unsigned batch, const struct rank *rank, uint64_t *size, struct error *err);
+/* The offset in a rank's arena of what its updates of a tensor lack. The rank sees updates on its
+ * GPU, with lists or without. */
+uint64_t layout_pending(const struct job *job, const struct rank *rank, uint32_t tensor);
 /* Maps the store, once: job->layout.found. An earlier daemon may have left its content. */
 enum adtopk_status layout_find(struct job *job, struct error *err);
 /* The run of which the store must be, if an earlier daemon or job left it; and what it must have

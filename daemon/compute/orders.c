@@ -351,6 +351,7 @@ void orders_read_part(const struct job *job, struct engine_batch *batch, uint32_
     struct engine_order *order = orders_next(job, batch, ENGINE_READ, t, rank);
 
     order->gather = (struct engine_gather){.first = part->first,
+        .factor = 1,
         .list = {
             .position = engine_nowhere, .value = engine_here(part->out), .count = part->count}};
 }
@@ -540,6 +541,54 @@ bool orders_show(const struct job *job, struct engine_batch *batch, uint32_t t,
     return true;
 }
 
+/* Adds a part for the place where a rank sees what its updates lack. */
+static void orders_pending_part(
+    const struct job *job, struct engine_batch *batch, uint32_t t, unsigned rank)
+{
+    const uint32_t arena = ENGINE_GRADIENTS + job->tensor[t].layout.batch * job->ranks + rank;
+
+    if (job->rank[rank]->shown_on_gpu != CORE_SHOWN_NOT) {
+        engine_batch_part(batch)->element =
+            (struct engine_place){arena, layout_pending(job, job->rank[rank], t)};
+    }
+}
+
+/* Adds an order that shows the residual of a rank to `ranks` ranks, beginning with that one. */
+static void orders_pending_of(
+    const struct job *job, struct engine_batch *batch, uint32_t t, unsigned rank, unsigned ranks)
+{
+    struct engine_order *order = orders_next(job, batch, ENGINE_READ, t, rank);
+    const float scale = results_pending_scale(job, job->plan, t);
+
+    order->gather = (struct engine_gather){
+        .list = {.position = engine_nowhere, .value = engine_nowhere, .count = order->numel},
+        .factor = scale};
+    if (!(scale > 0)) {
+        order->residual.element = engine_nowhere;
+    }
+    for (unsigned r = rank; r < rank + ranks; r++) {
+        orders_pending_part(job, batch, t, r);
+    }
+}
+
+void orders_pending(const struct job *job, struct engine_batch *batch, uint32_t t)
+{
+    struct tensor *tensor = &job->tensor[t];
+    const bool shows = results_pending_scale(job, job->plan, t) > 0;
+    const unsigned residuals = shows ? plan_residuals(job, &job->plan->tensor[t]) : 1;
+
+    if ((tensor->spec.forms & LOCAL_FORM_PENDING) == 0 || !orders_are_shown(job) ||
+        (!shows && !tensor->layout.pending)) {
+        return;
+    }
+    for (unsigned r = 0; r < residuals; r++) {
+        if (residuals == 1 || job->rank[r]->shown_on_gpu != CORE_SHOWN_NOT) {
+            orders_pending_of(job, batch, t, r, residuals == 1 ? job->ranks : 1);
+        }
+    }
+    tensor->layout.pending = shows;
+}
+
 /* ------------------------------------------------------------------ sums on devices */
 
 void orders_give(const struct job *job, struct engine_batch *batch, uint32_t t,
@@ -548,7 +597,7 @@ void orders_give(const struct job *job, struct engine_batch *batch, uint32_t t,
     struct engine_order *order = orders_next(job, batch, ENGINE_READ, t, 0);
 
     order->gather = (struct engine_gather){
-        .list = {.position = engine_nowhere, .value = place, .count = order->numel}};
+        .list = {.position = engine_nowhere, .value = place, .count = order->numel}, .factor = 1};
     if (entry->unpushed || entry->acc != NULL) {
         order->residual.element = engine_here(entry->acc);
     }

@@ -66,6 +66,9 @@ void orders_update(const struct job *job, struct engine_batch *batch, uint32_t t
     const struct exchange_tensor *entry, const struct orders_written *to);
 /* Makes the 16-bit form of the update, if ranks see that. The record says which form it has. */
 void orders_narrow(const struct job *job, struct engine_batch *batch, uint32_t tensor);
+/* Writes what updates of the tensor lack to where ranks see it on their GPUs, if any does. Orders
+ * that settle it come before. */
+void orders_pending(const struct job *job, struct engine_batch *batch, uint32_t tensor);
 /* Whether a rank sees updates on its GPU. */
 bool orders_are_shown(const struct job *job);
 /* Writes the tensor's update where ranks see it on their GPUs. `list`: its entries, at positions of

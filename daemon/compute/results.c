@@ -90,11 +90,15 @@ _Static_assert(CORE_STORE_PARTS == LOCAL_PARTS, "clients map parts by their numb
 
 /* A rank knows only its node's residual. It assumes that the unsent gradients of other nodes are
  * similar. */
-static float pending_scale(const struct job *job, const struct plan_tensor *planned, bool mean)
+float results_pending_scale(const struct job *job, const struct plan *plan, uint32_t t)
 {
+    const struct plan_tensor *planned = &plan->tensor[t];
     const float summed = planned->by_rank ? 1 : (float)job->ranks;
+    const bool looks = planned->policy.lookahead > 0 && !planned->dense;
 
-    return (mean ? 1 : (float)job->run.ranks) / summed;
+    return !looks || planned->residual == NULL
+               ? 0
+               : (plan->policy.reduce == REDUCE_MEAN ? 1 : (float)job->run.ranks) / summed;
 }
 
 void results_rescale(const struct job *job)
@@ -102,8 +106,7 @@ void results_rescale(const struct job *job)
     for (uint32_t t = 0; job->layout.batch[0].results != NULL && t < job->tensors; t++) {
         struct local_pending *pending = &results_update(job, t)->pending;
         if (pending->part != LOCAL_PARTS) {
-            pending->scale =
-                pending_scale(job, &job->plan->tensor[t], job->plan->policy.reduce == REDUCE_MEAN);
+            pending->scale = results_pending_scale(job, job->plan, t);
         }
     }
 }
@@ -118,17 +121,21 @@ void results_pending(const struct job *job, const struct plan *plan, uint32_t sw
 
     const uint8_t corrected = planned->policy.params.momentum > 0;
 
-    *pending =
-        (struct local_pending){.part = LOCAL_PARTS, .since = switches + 1, .corrected = corrected};
-    if (!(planned->policy.lookahead > 0) || planned->dense || planned->residual == NULL ||
-        !job->layout.batch[batch].shown || (job->tensor[t].spec.forms & LOCAL_FORM_PENDING) == 0) {
+    const float scale = results_pending_scale(job, plan, t);
+
+    *pending = (struct local_pending){.part = LOCAL_PARTS,
+        .since = switches + 1,
+        .lookahead = scale > 0 ? (float)planned->policy.lookahead : 0,
+        .corrected = corrected};
+    if (!(scale > 0) || !job->layout.batch[batch].shown ||
+        (job->tensor[t].spec.forms & LOCAL_FORM_PENDING) == 0) {
         return;
     }
     *pending = (struct local_pending){.offset = (uint64_t)((uint8_t *)planned->residual - base),
         .part = (uint8_t)part,
         .since = switches + 1,
         .dtype = planned->rounded ? DTYPE_BF16 : DTYPE_F32,
-        .scale = pending_scale(job, planned, plan->policy.reduce == REDUCE_MEAN),
+        .scale = scale,
         .lookahead = (float)planned->policy.lookahead,
         .corrected = corrected};
     if (planned->by_rank && job->ranks > 1) {

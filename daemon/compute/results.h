@@ -43,6 +43,9 @@ float *results_value(const struct job *job, uint32_t tensor);
 /* Writes to a tensor's update where the ranks find the residual for looking ahead under this plan.
  * The plan is in force or about to be, after this many switches. */
 void results_pending(const struct job *job, const struct plan *plan, uint32_t switches, uint32_t t);
+/* The factor that makes of the tensor's residual what ranks know that its updates lack; 0: they may
+ * not look ahead, or have no residual. */
+float results_pending_scale(const struct job *job, const struct plan *plan, uint32_t tensor);
 /* Tells ranks how their residuals compare with updates, since the view has other ranks. */
 void results_rescale(const struct job *job);
 /* Tells a rank that the tensor's update of this step is there. */

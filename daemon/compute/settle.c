@@ -461,6 +461,7 @@ static enum adtopk_status settle_leave(struct work *work, uint32_t t)
         orders_add(settling.job, settling.batch, t);
     }
     if (is_settled(&settling)) {
+        orders_pending(settling.job, settling.batch, t);
         return ADTOPK_OK;
     }
     if (settling.store->stage != STAGE_SETTLING) {
@@ -476,6 +477,7 @@ static enum adtopk_status settle_leave(struct work *work, uint32_t t)
             orders_return(settling.job, settling.batch, t, rests);
         }
     }
+    orders_pending(settling.job, settling.batch, t);
     return ADTOPK_OK;
 }
 
@@ -533,6 +535,8 @@ static enum adtopk_status withdraw_order(struct work *work, uint32_t t)
     if (store->stage != STAGE_SETTLED && store->unpushed == 0 &&
         store_is_filled(store)) { /* otherwise the tensor was sent whole without a residual */
         orders_withdraw(work->job, &work->batch[work->filling], t);
+        orders_pending(
+            work->job, &work->batch[work->filling], t); /* rounding may have changed it */
     }
     return ADTOPK_OK;
 }

@@ -91,6 +91,28 @@ static void feed_show(struct feed *feed, const struct engine_order *order)
     }
 }
 
+/* Clears what ranks see that their updates lack. */
+static void feed_clear_pending(struct feed *feed, const struct engine_order *order)
+{
+    const uint64_t size = order->numel * sizeof(float);
+    const struct engine_part *part = feed->batch->part + order->first;
+    void *zeros = calloc(1, size);
+
+    if (zeros == NULL) {
+        feed->batch->result[order - feed->batch->order].status = ADTOPK_ERR_MEMORY;
+        return;
+    }
+    for (unsigned p = 0; p < order->parts; p++) {
+        const struct part *arena = feed_arena(feed, &part[p].element);
+
+        if (arena != NULL) {
+            feed_copy_with(feed, PAGE_COPY_IN, zeros, PAGE_ARENA + arena->arena,
+                part[p].element.offset - arena->of->begin, size);
+        }
+    }
+    free(zeros);
+}
+
 void feed_here(struct feed *feed, unsigned at)
 {
     const struct engine_order *order = &feed->batch->order[at];
@@ -100,9 +122,13 @@ void feed_here(struct feed *feed, unsigned at)
     unsigned seen = 0;
     bool copies = false;
 
-    if (order->kind == ENGINE_SHOW) {
+    if (order->kind == ENGINE_SHOW || order->kind == ENGINE_READ) {
         free(part);
-        feed_show(feed, order);
+        if (order->kind == ENGINE_SHOW) {
+            feed_show(feed, order);
+        } else {
+            feed_clear_pending(feed, order);
+        }
         return;
     }
     for (; status == ADTOPK_OK && seen < order->parts; seen++) {

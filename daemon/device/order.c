@@ -101,7 +101,9 @@ struct sparsifier_choice order_choice(const struct engine_order *order)
 bool order_is_here(const struct engine_order *order)
 {
     return order_kinds[order->kind].here ||
-           (order->kind == ENGINE_SHOW && engine_is_there(order->show.whole));
+           (order->kind == ENGINE_SHOW && engine_is_there(order->show.whole)) ||
+           (order->kind == ENGINE_READ && order->parts > 0 &&
+               !engine_is_there(order->residual.element));
 }
 
 bool order_moves(const struct engine_order *order)
@@ -251,9 +253,11 @@ static void order_of_gather(
 {
     struct engine_list *list = &order->gather.list;
 
-    (void)part;
     order_place(walk, &list->position, list->count * sizeof(uint32_t), ORDER_IN);
     order_place(walk, &list->value, list->count * sizeof(float), ORDER_OUT);
+    for (unsigned i = 0; i < order->parts; i++) {
+        order_stays(walk, &part[i].element);
+    }
 }
 
 static void order_of_image(

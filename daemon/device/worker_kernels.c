@@ -425,6 +425,23 @@ static void run_fill_in_carry(const struct run *run, struct whole_order *whole)
     whole->entry = run_filled(run, run_wide(run->order->carry.momentum));
 }
 
+/* READ: all places get the same elements. */
+static void run_fill_in_read(const struct run *run, struct whole_order *whole)
+{
+    const struct engine_gather *read = &run->order->gather;
+    const void **place = &run->tables.address[run->order->first];
+
+    whole->begin = read->first / CHUNK;
+    whole->count = read->list.count;
+    whole->read = run_at(run, read->list.value);
+    whole->factor = read->factor;
+    for (unsigned p = 0; p < run->order->parts; p++) {
+        place[p] = run_mapped(run, run->part[p].element);
+    }
+    whole->place = run_table(run, place);
+    whole->places = run->order->parts;
+}
+
 static void run_fill_in_whole(const struct run *run)
 {
     const struct engine_order *order = run->order;
@@ -439,11 +456,7 @@ static void run_fill_in_whole(const struct run *run)
     whole->carry = run_carries(run, run_own(run));
     whole->count = order->numel;
     switch (order->kind) {
-    case ENGINE_READ:
-        whole->begin = order->gather.first / CHUNK;
-        whole->count = order->gather.list.count;
-        whole->read = run_at(run, order->gather.list.value);
-        break;
+    case ENGINE_READ: run_fill_in_read(run, whole); break;
     case ENGINE_SAVE:
     case ENGINE_LOAD:
         whole->begin = order->image.first / CHUNK;

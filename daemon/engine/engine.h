@@ -98,7 +98,7 @@ enum engine_kind {
     ENGINE_LEAVE,  /* subtract entries that were sent and accepted */
     ENGINE_RETURN, /* add entries that come back */
     ENGINE_GATHER, /* read elements at positions */
-    ENGINE_READ,   /* read a stretch of the elements, in f32 */
+    ENGINE_READ,   /* read a stretch of the elements, in f32, or show all of them to ranks */
     ENGINE_SAVE,   /* copy a stretch of the residual out, as it is */
     ENGINE_LOAD,   /* the reverse: a stretch becomes what was saved */
     ENGINE_UPDATE, /* write the update that ranks see */
@@ -129,7 +129,8 @@ struct engine_list {
 
 /** An input of an order, one per local rank. It is a gradient (element), a residual to join
  * (element and momentum), or a rank's selection (all fields). Or it is where a rank sees an update:
- * all elements (element), and entries (list; `count`: so many have room). */
+ * all elements (element), and entries (list; `count`: so many have room). Or it is where a rank
+ * sees a residual (element). */
 struct engine_part {
     struct engine_place element; /* NOWHERE: the rank did not push */
     struct engine_place momentum;
@@ -197,12 +198,15 @@ struct engine_return {
 };
 
 /** GATHER: reads the elements at a list's positions into its values. READ: reads list.count
- * elements into list.value. It begins at `first`, a multiple of ENGINE_READ_STEP. For an operation
- * of a carrier the residual's element may be in ENGINE_HERE (a gradient), or NOWHERE (zeros). */
+ * elements, times `factor`, into list.value. It begins at `first`, a multiple of ENGINE_READ_STEP.
+ * If there are parts it reads all elements into each of them, where ranks see them on a GPU, and
+ * into no list. Then the residual's element may be NOWHERE (zeros). For an operation of a carrier
+ * it may be that, too, or in ENGINE_HERE (a gradient). */
 struct engine_gather {
     struct view view;
     struct engine_list list;
     uint64_t first;
+    float factor; /* READ */
 };
 
 /** SAVE, LOAD: elements of the residual's type, `count` of them from `first` on, a multiple of

@@ -7,18 +7,36 @@
 
 #include "daemon/engine/host.h"
 
+/* Reads the stretch into one place. */
+static void whole_read(const struct host *host, float *out)
+{
+    const struct engine_gather *order = &host->order->gather;
+    const struct rounded rounded = host_rounded(host);
+    const uint64_t count = order->list.count;
+
+    if (rounded.element != NULL) {
+        rounded_to_part(&rounded, order->first, count, out);
+    } else if (host_residual(host) != NULL) {
+        (void)memcpy(out, host_residual(host) + order->first, count * sizeof(float));
+    } else {
+        (void)memset(out, 0, count * sizeof(float));
+    }
+    for (uint64_t i = 0; order->factor != 1 && i < count; i++) {
+        out[i] *= order->factor;
+    }
+}
+
 enum adtopk_status host_order_read(const struct host *host)
 {
     const struct engine_gather *order = &host->order->gather;
-    float *out = host_at(host, order->list.value);
-    struct rounded rounded = host_rounded(host);
 
     assert(order->first % ENGINE_READ_STEP == 0 &&
            order->list.count <= host->order->numel - order->first);
-    if (rounded.element != NULL) {
-        rounded_to_part(&rounded, order->first, order->list.count, out);
-    } else {
-        (void)memcpy(out, host_residual(host) + order->first, order->list.count * sizeof(float));
+    for (unsigned p = 0; p < host->order->parts; p++) {
+        whole_read(host, host_at(host, host->part[p].element));
+    }
+    if (host->order->parts == 0) {
+        whole_read(host, host_at(host, order->list.value));
     }
     return ADTOPK_OK;
 }

@@ -300,9 +300,11 @@ struct action {
 struct tensor_layout {
     uint32_t batch; /* the batch that committed it, from 0; each has arenas of its own */
     uint64_t gradient_offset;
-    uint64_t shown_offset;  /* of the update there, if the rank sees updates on a GPU */
-    uint64_t list_offset;   /* of its list there, if the rank sees lists, too */
-    uint64_t update_offset; /* struct local_update of proto/local.h */
+    uint64_t shown_offset;   /* of the update there, if the rank sees updates on a GPU */
+    uint64_t list_offset;    /* of its list there, if the rank sees lists, too */
+    uint64_t pending_offset; /* of what updates lack, behind all lists (layout_pending()) */
+    bool pending;            /* that may be other than zeros */
+    uint64_t update_offset;  /* struct local_update of proto/local.h */
 };
 
 #endif

@@ -59,11 +59,18 @@ KERNEL whole_read(const struct whole_batch batch)
 {
     for (uint64_t c = blockIdx.x; c < batch.chunks; c += gridDim.x) {
         const struct whole_at at = whole_find(&batch, c);
-        float *const to = at.order->read + at.number * CHUNK;
+        const struct whole_order *const order = at.order;
         const struct whole_source source = {
-            at.order->entry, at.order->rounded != 0 ? at.order->carry : NULL};
+            order->entry, order->rounded != 0 ? order->carry : NULL};
         for (uint32_t i = threadIdx.x; i < at.length; i += BLOCK) {
-            to[i] = whole_element(&batch, &at, &source, i);
+            const float x = whole_element(&batch, &at, &source, i) * order->factor;
+            const uint64_t to = at.number * CHUNK + i;
+            if (order->read != NULL) {
+                order->read[to] = x;
+            }
+            for (uint32_t p = 0; p < order->places; p++) {
+                order->place[p][to] = x;
+            }
         }
     }
 }

@@ -44,8 +44,11 @@ struct whole_order {
     uint32_t from_rounded;          /* whole_fill: not 0: there is one part, in bf16 */
     struct carry *carry;            /* of the slots of the residual's pool, if it is in bf16 */
     const struct carry *from_carry; /* of the part's pool, if that is */
-    uint64_t rounding; /* whole_fill from f32 to bf16: rounded_pass() of stamp 0 and the salt */
-    float *read;       /* whole_read: `count` elements */
+    uint64_t rounding;   /* whole_fill from f32 to bf16: rounded_pass() of stamp 0 and the salt */
+    float *read;         /* whole_read: `count` elements; NULL: only places get them */
+    float factor;        /* whole_read: by which they are multiplied */
+    uint32_t places;     /* whole_read: so many others get them */
+    float *const *place; /* whole_read: where these are */
     void *image; /* whole_save, whole_load: `count` elements of the residual's type; NULL: none */
     struct carry *image_carry;             /* bf16: the carries of their chunks; NULL: none */
     struct whole_progress *image_progress; /* of all chunks; NULL: it is left alone */

@@ -15,13 +15,16 @@
 #include <string.h>
 
 enum { ORDERS = 4, PARTS = 3, EACH = 1 + PARTS, RESIDUALS = ORDERS * EACH, SPARES = INPUT_BLOCKS };
-enum { EACH_ORDERS = 5 }; /* of the host's: fill, sums, read, save, load */
+enum { EACH_ORDERS = 6 }; /* of the host's: fill, sums, read, show, save, load */
+enum { PLACES = 2 };      /* where a residual is shown */
 
 struct order {
     struct placed *residual; /* what the parts are put into, then the parts */
     unsigned parts;
     uint64_t begin, count; /* what is read of it */
-    float *read[2];        /* on the host, on the device */
+    float factor;
+    float *read[2];          /* on the host, on the device */
+    float *shown[2][PLACES]; /* the same, of all elements */
     /* The same stretch as it is, and what is loaded in its place. */
     float *saved[2], *loaded;
     struct carry *saved_carry[2], *loaded_carry;
@@ -34,7 +37,7 @@ struct scene {
     struct input input;
     struct order order[ORDERS];
     struct placed residual[RESIDUALS];
-    struct whole_order fill[ORDERS], sum[ORDERS], read[ORDERS], save[ORDERS], load[ORDERS];
+    struct whole_order fill[ORDERS], sum[ORDERS], read[2 * ORDERS], save[ORDERS], load[ORDERS];
     struct whole_batch batch[5]; /* of these tables */
     struct placed_halves halves;
 };
@@ -54,7 +57,11 @@ static void order_draw(struct input *input, struct order *order, const struct pl
     order->count = 1 + input_below(input, n - order->begin);
     order->read[0] = input_memory(order->count * sizeof(float), 1);
     order->read[1] = input_memory(order->count * sizeof(float), 2);
+    order->factor = input_below(input, 2) == 0 ? 1 : (float)(1 + input_below(input, 9)) / 7;
     for (unsigned s = 0; s < 2; s++) {
+        for (unsigned p = 0; p < PLACES; p++) {
+            order->shown[s][p] = input_memory(n * sizeof(float), (int)(5 + s));
+        }
         order->saved[s] = input_memory(order->count * sizeof(float), 3);
         order->saved_carry[s] = input_memory(chunk_count(order->count) * sizeof(struct carry), 4);
     }
@@ -70,6 +77,9 @@ static void order_drop(struct order *order)
     input_free(order->read[0]);
     input_free(order->read[1]);
     for (unsigned s = 0; s < 2; s++) {
+        for (unsigned p = 0; p < PLACES; p++) {
+            input_free(order->shown[s][p]);
+        }
         input_free(order->saved[s]);
         input_free(order->saved_carry[s]);
     }
@@ -124,8 +134,21 @@ static void host_fill(struct engine_batch *batch, const struct order *order)
 static void host_read(struct engine_batch *batch, const struct order *order)
 {
     struct engine_order *const next = host_next(batch, ENGINE_READ, order->residual);
+    next->gather =
+        (struct engine_gather){.list = {engine_nowhere, engine_here(order->read[0]), order->count},
+            .first = order->begin,
+            .factor = order->factor};
+}
+
+static void host_show(struct engine_batch *batch, const struct order *order)
+{
+    struct engine_order *const next = host_next(batch, ENGINE_READ, order->residual);
     next->gather = (struct engine_gather){
-        .list = {engine_nowhere, engine_here(order->read[0]), order->count}, .first = order->begin};
+        .list = {engine_nowhere, engine_nowhere, next->numel}, .factor = order->factor};
+    for (unsigned p = 0; p < PLACES; p++) {
+        *engine_batch_part(batch) =
+            (struct engine_part){.element = engine_here(order->shown[0][p])};
+    }
 }
 
 static void host_image(struct engine_batch *batch, enum engine_kind kind, const struct order *order,
@@ -156,11 +179,12 @@ static void host_run(struct engine_batch *batch)
 static void scene_host(struct scene *scene)
 {
     struct engine_batch batch;
-    host_batch(&batch, EACH_ORDERS * ORDERS, PARTS * ORDERS);
+    host_batch(&batch, EACH_ORDERS * ORDERS, (PARTS + PLACES) * ORDERS);
     for (unsigned o = 0; o < ORDERS; o++) {
         host_fill(&batch, &scene->order[o]);
         (void)host_next(&batch, ENGINE_SUMS, scene->order[o].residual);
         host_read(&batch, &scene->order[o]);
+        host_show(&batch, &scene->order[o]);
         host_image(&batch, ENGINE_SAVE, &scene->order[o], scene->order[o].saved[0],
             scene->order[o].saved_carry[0]);
         host_image(&batch, ENGINE_LOAD, &scene->order[o], scene->order[o].loaded,
@@ -203,8 +227,13 @@ static void device_orders(struct scene *scene, struct order *order)
     device_add(scene, &scene->batch[1], order,
         (struct whole_order){.count = n, .chunk = order->chunk, .sums = &order->sums[1]});
     device_add(scene, &scene->batch[2], order,
+        (struct whole_order){.begin = order->begin / CHUNK,
+            .count = order->count,
+            .read = order->read[1],
+            .factor = order->factor});
+    device_add(scene, &scene->batch[2], order,
         (struct whole_order){
-            .begin = order->begin / CHUNK, .count = order->count, .read = order->read[1]});
+            .count = n, .factor = order->factor, .place = order->shown[1], .places = PLACES});
     device_add(scene, &scene->batch[3], order,
         (struct whole_order){.begin = order->begin / CHUNK,
             .count = order->count,
@@ -245,6 +274,10 @@ static bool scene_same(const struct scene *scene, const float *element)
     for (unsigned o = 0; o < ORDERS; o++) {
         const struct order *const order = &scene->order[o];
         const size_t floats = order->count * sizeof(float);
+        for (unsigned p = 0; p < PLACES; p++) {
+            same &= memcmp(order->shown[0][p], order->shown[1][p],
+                        order->residual[0].numel * sizeof(float)) == 0;
+        }
         if (memcmp(order->read[0], order->read[1], floats) != 0 ||
             memcmp(order->saved[0], order->saved[1], floats) != 0 ||
             memcmp(order->saved_carry[0], order->saved_carry[1],

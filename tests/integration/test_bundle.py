@@ -228,7 +228,7 @@ class Bundle(unittest.TestCase):
     def test_daemon_and_nccl(self):
         """What integration tests do on a machine with GPUs."""
         daemon = ("same-bits", "workers-killed", "changes", "restarts", "kept", "returns", "moves", "streams",
-                  "lists", "several-gpus", *(["unit"] if shutil.which("systemd-analyze") else []), "mps")
+                  "lists", "ahead", "several-gpus", *(["unit"] if shutil.which("systemd-analyze") else []), "mps")
         for part, rows in ("daemon", daemon), ("nccl", ("two-gpus", "four-gpus", "one-gpu")):
             found = self.run_gpu_part(part)
             self.assertEqual({row: found[row] for row in rows}, dict.fromkeys(rows, "passed"))

@@ -213,6 +213,9 @@ static const struct trainer_command {
         "updates, too; "
         "+listed: and their lists; +returns: some may be missing; +streams: its stream waits"},
     {"capture", 1, trainer_capture, "MS: captures a graph for so long"},
+    {"device-pending", 2, trainer_device_pending,
+        "TENSOR SCALE: must be the residual times SCALE; ok none, or ok SHARE ELEMENTS not 0. "
+        "Pushes tell of that share"},
     {"lists", 0, trainer_device_counts, "how many lists it has found on the device"},
     {"silent", 0, trainer_silent, "nothing happens in the stream any more"},
     {"commit", 0, trainer_commit, "again after more tensors, between two steps"},

@@ -29,6 +29,7 @@ struct trainer_tensor {
     struct trainer_found *found; /* what the stream found behind its wait; trainer_stream.c */
     bool awaited;                /* the stream waits for the update of the open step */
     bool narrow;                 /* the update there has 16 bits */
+    float ahead;                 /* the share by which pushes from there say that it looks ahead */
 };
 
 struct trainer_device;
@@ -112,6 +113,9 @@ bool trainer_device_lacks(const struct trainer *trainer);
 /** Whether the list of an update is on the device, if it should be, and equals that of the host. */
 bool trainer_device_lists(
     const struct trainer *trainer, uint32_t t, const struct adtopk_update *update);
+
+/** Compares what updates of a tensor lack, on the device, with its residual. */
+bool trainer_device_pending(struct trainer *trainer, char **word);
 
 /** Says how many lists it has found there. */
 bool trainer_device_counts(struct trainer *trainer, char **word);

@@ -124,6 +124,7 @@ enum adtopk_status trainer_device_push(
     push->memory = ADTOPK_CUDA;
     push->gradient = device->copies ? (const void *)(uintptr_t)tensor->own : NULL;
     push->stream = device->stream;
+    push->lookahead = tensor->ahead;
     return adtopk_push(trainer->context, push);
 }
 
@@ -230,6 +231,53 @@ bool trainer_device_lists(
     trainer->device->lists++;
     return update->device_index == list.index && update->device_value == list.value &&
            device_lists(device, &list, update);
+}
+
+/* How many elements are not 0; -1: one is not the residual's, times the scale. */
+static long long device_pending(const struct trainer_device *device, const float *there,
+    const float *residual, uint64_t numel, float scale)
+{
+    const uint64_t size = numel * sizeof(float);
+    float *found = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
+    long long count = found != NULL && device_read(device, found, there, size) ? 0 : -1;
+
+    for (uint64_t i = 0; count >= 0 && i < numel; i++) {
+        const float expected = scale > 0 ? residual[i] * scale : 0;
+        const bool same = memcmp(&found[i], &expected, sizeof expected) == 0;
+
+        count = same ? count + (found[i] > 0 || found[i] < 0 ? 1 : 0) : -1;
+    }
+    free(found);
+    return count;
+}
+
+bool trainer_device_pending(struct trainer *trainer, char **word)
+{
+    const uint32_t t = (uint32_t)strtoul(word[1], NULL, 10);
+    struct trainer_tensor *tensor = &trainer->tensor[t];
+    const float *there = adtopk_device_pending(trainer->context, t);
+    struct adtopk_update update = {.size = sizeof update};
+    float *residual = malloc((tensor->numel + 1) * sizeof *residual);
+    const enum adtopk_status status =
+        residual == NULL ? ADTOPK_ERR_MEMORY : adtopk_residual(trainer->context, t, residual);
+    long long count = 0;
+
+    if (status == ADTOPK_OK && there != NULL) {
+        count =
+            device_pending(trainer->device, there, residual, tensor->numel, strtof(word[2], NULL));
+    }
+    free(residual);
+    if (status != ADTOPK_OK) {
+        return trainer_fail(trainer, status);
+    }
+    if (there == NULL || count < 0) {
+        return there == NULL ? printf("ok none\n") > 0
+                             : trainer_refuse("what is there is not the residual");
+    }
+    if (adtopk_update(trainer->context, t, &update) == ADTOPK_OK) { /* else it was withdrawn */
+        tensor->ahead = update.lookahead;
+    }
+    return printf("ok %g %lld\n", (double)tensor->ahead, count) > 0;
 }
 
 bool trainer_device_counts(struct trainer *trainer, char **word)

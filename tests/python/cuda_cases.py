@@ -7,6 +7,7 @@ With neither of them parameters are in host memory, for comparison.
 usage: cuda_cases.py CASE...
 """
 import contextlib
+import copy
 import hashlib
 import os
 import sys
@@ -19,9 +20,10 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 import adtopk
 import adtopk.torch as adt
+from adtopk.torch import _methods, _shift
 import ddp_cases
 from ddp_cases import (DENSE, PASSED_ON, RANK, STEPS, TOPK, Branches, Narrow, Skipped, batches, difference,
-                       loss_of, main, mlp, refused, sgd)
+                       loss_of, main, mlp, ranks_differ, refused, sgd)
 
 STANDIN = "ADTOPK_TEST_STANDIN" in os.environ
 REAL = "ADTOPK_TEST_REAL_GPU" in os.environ
@@ -233,6 +235,68 @@ def same_bits_of_optimisers():
     return digest(*models)
 
 
+def ahead_of(inner, asked, method):
+    """The training forward pass sees p - rate * share * residual, which the step takes back. Returns how far
+    it is off."""
+    model = mlp().to(DEVICE)
+    optimiser = adt.DistributedOptimizer(inner(model), model, policy=TOPK, lookahead=asked, method=method)
+    trained(model, optimiser, batches(5))
+    drain()
+    here = copy.deepcopy(model)
+    weight, tensor = model[2].weight, optimiser.job.tensor(model[2].weight)
+    pending = torch.from_numpy(tensor.residual()).to(DEVICE)
+    reach = optimiser._reach(weight)
+    if reach.second_moment is not None:
+        pending = pending / ((reach.second_moment / reach.correction).sqrt() + reach.epsilon)
+        pending.clamp_(-10, 10)
+    output = model(moved(batches())[0])
+    looks = asked or PLACEMENT == "ArenaPlacement"
+    share = tensor.update().lookahead if looks else 0.0
+    assert share == (0.25 if looks else 0.0)
+    worst = (here[2].weight - reach.rate * share * pending - weight).abs().max().item()
+    assert bool((weight - here[2].weight).abs().max() > 10 * worst) == looks
+    loss_of(output).backward()
+    with optimiser.shared():
+        worst += difference(model, here)
+    drain()
+    optimiser.step()
+    drain()
+    worst += ranks_differ(model)
+    if PLACEMENT == "ArenaPlacement":
+        assert tensor._spec.lookahead == 0.25  # no limit is near
+    optimiser.close()
+    return worst
+
+
+@case
+def looks_ahead():
+    def adamw(model):
+        return torch.optim.AdamW(model.parameters(), lr=1e-3)
+    return sum(ahead_of(inner, asked, method) for asked in (None, True)
+               for inner, method in ((sgd, "gradient"), (adamw, "gradient"), (adamw, "step")))
+
+
+@case
+def shift_is_limited():
+    """To a tenth of the norm of the parameters; what is not finite, and what is 0, shifts nothing."""
+    here, ahead = torch.full((1000,), 2.0, device=DEVICE), torch.empty(1000, device=DEVICE)
+    pending = torch.linspace(-1, 1, 1000, device=DEVICE)
+    worst = 0.0
+    for rate, factor in ((1e-3, 1e-3), (1e3, None), (1e10, None)):
+        left = float(_shift.shift(here, pending.clone(), _methods.Reach(4 * rate), 0.25, ahead))
+        factor = factor or 0.2 * here.numel()**0.5 / float(pending.norm())
+        worst += float((ahead - (here - factor * pending)).abs().max())
+        assert abs(left * rate - factor) < 1e-5 * factor
+    for pending, here in ((pending * float("inf"), here), (pending * 0, here), (pending, here * 0)):
+        left = float(_shift.shift(here, pending.clone(), _methods.Reach(1.0), 0.25, ahead))
+        assert left in (0, 1) and torch.equal(ahead, here), left
+    moment = torch.zeros(1000, device=DEVICE)
+    moment[0] = 4.0
+    reach = _methods.Reach(0.01, moment, 0.25, 0.0)
+    _shift.shift(here := torch.full_like(moment, 2.0), torch.ones_like(here), reach, 0.25, ahead)
+    return worst + abs(float(here[0] - ahead[0]) - 0.01 * 0.25 / 4) + float((ahead - here)[1:].abs().max())
+
+
 @case
 def refusals():
     def with_devices(*devices):
@@ -250,8 +314,6 @@ def refusals():
         refused(argument, ["'0.bias' is on cuda:0, and '0.weight' on cpu"],
                 lambda: adt.DistributedOptimizer(sgd(one := with_devices("cpu", "cuda:0")), one)),
         refused(argument, ["'0.weight' is on meta"], lambda: adt.ADTopkState(with_devices("meta"))),
-        refused(argument, ["lookahead=True needs parameters in host memory"],
-                lambda: adt.DistributedOptimizer(sgd(one := mlp()), one, lookahead=True)),
         refused(PASSED_ON, ["rank 1 has its parameters on a device of type cpu, and rank 0"],
                 lambda: loss_of(ddp(batches()[0])).backward())])
 

@@ -28,6 +28,7 @@ LIMITS = {"overflow": 0, "refusals": 0, "resumed_on_each_rank": 1e-5, "resumed_f
           "resumed_in_16_bits": 1e-5, "loss_scale_is_halved": 1e-5}  # others: 1e-6
 SAME = ["same_bits", "same_bits_of_branches", "same_bits_of_optimisers"]  # as in host memory
 # The cases of parameters in host memory: with copies also those that read residuals.
+AHEAD = ["looks_ahead", "shift_is_limited"]
 DDP = ["accumulation", "join", "odd_parameters", "channels_last", "two_models"]
 RESIDUALS = ["loss_scale_is_halved", "overflow_in_the_last_bucket", "resumed_on_each_rank",
              "resumed_from_one_file", "resumed_in_16_bits"]
@@ -96,12 +97,12 @@ class Cuda(TorchScene):
                               *([] if REAL else ["backward_goes_on"]), **variables("CopyPlacement")))
 
     def test_modes_beside_residuals(self):
-        self.check(self.found(*SAME[1:], *([] if REAL else [*DDP, "refusals"]), gpus=True,
+        self.check(self.found(*SAME[1:], *AHEAD, *([] if REAL else [*DDP, "refusals"]), gpus=True,
                               **variables("ArenaPlacement", "chance:3", ADTOPK_TEST_BEHIND="1")))
 
     def test_modes_of_copies(self):
         """The C library finds no driver: it needs none for copies."""
-        self.check(self.found(*SAME[1:], *([] if REAL else DDP + RESIDUALS), **variables(
+        self.check(self.found(*SAME[1:], *AHEAD, *([] if REAL else DDP + RESIDUALS), **variables(
             "CopyPlacement", "early", library="/nowhere", ADTOPK_TEST_BEHIND="1")))
 
     def test_daemon_is_gone(self):

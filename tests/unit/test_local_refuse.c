@@ -25,7 +25,7 @@ static adtopk_context *open_ready(const char *job, uint32_t tensors, unsigned fo
     (sizeof(type) == offsetof(type, field) + sizeof(((const type *)NULL)->field))
 static_assert(ENDS_WITH(struct adtopk_options, comes_back) &&
                   ENDS_WITH(struct adtopk_tensor_spec, device) &&
-                  ENDS_WITH(struct adtopk_push_spec, stream) &&
+                  ENDS_WITH(struct adtopk_push_spec, reserved) &&
                   ENDS_WITH(struct adtopk_lookahead_spec, reserved) &&
                   ENDS_WITH(struct adtopk_update, device_value),
     "a structure ends in padding");

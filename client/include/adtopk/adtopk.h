@@ -154,7 +154,10 @@ enum adtopk_form {
      * Ask for it only where you look ahead, because it costs time. If one tensor of a commit has
      * it, the daemon keeps the residuals of the whole commit in memory that ranks can map. Most
      * systems have no huge pages for such memory, and adding a gradient takes about 12% longer.
-     * Over tcp:// no residual is shown, and the form costs the same. */
+     * Over tcp:// no residual is shown, and the form costs the same.
+     *
+     * With ADTOPK_FORM_DEVICE the rank finds it on its GPU instead (adtopk_device_pending() in
+     * stream.h), where it takes 4 bytes for each element. */
     ADTOPK_FORM_PENDING = 8,
     /** All elements, on the rank's GPU (memory.h). Alone it implies ADTOPK_FORM_DENSE. */
     ADTOPK_FORM_DEVICE = 16,
@@ -320,6 +323,12 @@ struct adtopk_push_spec {
     uint32_t flags;
     /** With ADTOPK_CUDA: the stream that writes the gradient; else NULL. */
     void *stream;
+    /** With ADTOPK_CUDA: the share of adtopk_device_pending() (stream.h) by which the parameters
+     * were shifted at which the gradient was taken, from 0 to 1; for `adtopkctl tensors`. Else 0:
+     * adtopk_lookahead() knows it. */
+    float lookahead;
+    /** 0. This version refuses other values. */
+    uint32_t reserved;
 };
 
 /**
@@ -450,13 +459,14 @@ struct adtopk_update {
      * - The tensor was registered without ADTOPK_FORM_PENDING, or is sent dense.
      * - The policy's `lookahead` is 0.
      * - The step is not over.
-     * - The daemon is on another machine, or keeps residuals on GPUs.
+     * - The daemon is on another machine, or keeps residuals on GPUs (adtopk_device_pending()).
      * - The policy or the tensors have changed since another update of this step was read. */
     const void *pending;
     enum adtopk_dtype pending_dtype;
     float pending_scale;
     /** The share of `pending` by which adtopk_lookahead() shifts. It is the policy's share, or less
-     * where the guard of that call has reduced it. */
+     * where the guard of that call has reduced it. Where `pending` is on the GPU it is the policy's
+     * share, and 0 if the daemon shows nothing there. */
     float lookahead;
     /** 1: no rank of the job pushed the tensor in this step; 0 otherwise. With 1 the update is
      * empty: no entries, or all zeros. Residuals are as they were, and the tensor's turn does not
@@ -557,7 +567,8 @@ struct adtopk_lookahead_spec {
  * Keep the parameters apart: apply updates to them, evaluate and save them. They are equal on all
  * ranks; the shifted ones differ from rank to rank. Call it between adtopk_step_wait() and the next
  * step's first push, after the update was applied. Without pending gradients, and over tcp://, the
- * shifted parameters are the parameters.
+ * shifted parameters are the parameters. For parameters on a GPU there is adtopk_device_pending()
+ * in stream.h.
  *
  * A guard limits the shift to a tenth of the norm of the tensor's parameters, as far as the
  * previous call can tell. Then update.lookahead shows the share that is left.

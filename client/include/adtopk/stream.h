@@ -122,6 +122,29 @@ enum adtopk_status adtopk_step_wait_stream(
  */
 const void *adtopk_device_update(adtopk_context *context, uint32_t tensor);
 
+/**
+ * The address on the GPU of what the tensor's updates lack, for looking ahead (adtopk_lookahead()):
+ * numel elements in f32, in the units of an update without its loss scale. It is the residual of
+ * this rank's node, or with scope rank its own, as far as the policy's `lookahead` is above 0 and
+ * the tensor is sent sparse; else zeros. A kernel shifts the parameters, kept elsewhere, before the
+ * next forward pass:
+ *
+ *     shifted[i] = parameters[i] - rate * share * pending[i];
+ *
+ * `rate` is as in struct adtopk_lookahead_spec, which also says what a second moment does, and
+ * `share` is at most adtopk_update.lookahead. The program limits the shift, as a tenth of the norm
+ * of the parameters, and says in adtopk_push_spec.lookahead which share was left.
+ *
+ * The daemon writes it before a step is over. Read it behind a wait for that, on the host or in a
+ * stream, and before the next step's first push in that stream. It is 0 before the first step of a
+ * process is over, and after a change of the policy it follows one step later.
+ *
+ * The same in every step, from adtopk_commit() to adtopk_close(). NULL for an unknown tensor,
+ * before commit, in a forked child, without ADTOPK_FORM_PENDING and ADTOPK_FORM_DEVICE, and with a
+ * daemon of an earlier version.
+ */
+const float *adtopk_device_pending(adtopk_context *context, uint32_t tensor);
+
 /* Instead of the count of a list that is not there. */
 #define ADTOPK_NO_LIST UINT32_MAX
 

@@ -53,7 +53,7 @@ class Form(enum.IntFlag):
     LIST = 1          # index, value
     DENSE = 2         # dense
     DENSE16 = 4       # dense16, of tensors in 16 bits
-    PENDING = 8       # pending
+    PENDING = 8       # pending; with DEVICE Tensor.device_pending has it
     DEVICE = 16       # device_dense, device_dense16
     DEVICE_LIST = 32  # device_index, device_value
 
@@ -86,7 +86,8 @@ class TensorSpec(Sized):
 class PushSpec(Sized):
     """struct adtopk_push_spec."""
     _fields_ = [("size", c_size_t), ("tensor", c_uint32), ("memory", c_int), ("gradient", c_void_p),
-                ("scale", c_float), ("flags", c_uint32), ("stream", c_void_p)]
+                ("scale", c_float), ("flags", c_uint32), ("stream", c_void_p),
+                ("lookahead", c_float), ("reserved", c_uint32)]
 
 
 class RawUpdate(Sized):
@@ -187,6 +188,7 @@ FUNCTIONS = {
     "adtopk_wait_stream": (STATUS, [CONTEXT, c_uint32, c_void_p, POINTER(Verdict)]),
     "adtopk_step_wait_stream": (STATUS, [CONTEXT, c_void_p, POINTER(Verdict)]),
     "adtopk_device_update": (c_void_p, [CONTEXT, c_uint32]),
+    "adtopk_device_pending": (c_void_p, [CONTEXT, c_uint32]),
     "adtopk_device_list": (STATUS, [CONTEXT, c_uint32, POINTER(DeviceList)]),
     "adtopk_status_name": (c_char_p, [STATUS]),
 }

@@ -260,6 +260,11 @@ class Tensor:
         self._spec.stream = stream
         self._push(address, scale)
 
+    def tell_ahead(self, share: float) -> None:
+        """Says of later pushes by which share of `device_pending` the parameters were shifted at which their
+        gradients were taken, from 0 to 1. Operators see it."""
+        self._spec.lookahead = share
+
     def _push(self, address: Optional[int], scale: float) -> None:
         if not hasattr(scale, "__float__") or not scale > 0:
             raise ArgumentError(f"the loss scale of tensor '{self.name}' is {scale}, and must be"
@@ -296,6 +301,12 @@ class Tensor:
     def device_update(self) -> Optional[int]:
         """The address on the GPU at which updates appear, the same in every step. None: no form DEVICE."""
         return self._context._asked("adtopk_device_update", self.number)
+
+    @property
+    def device_pending(self) -> Optional[int]:
+        """The address on the GPU of what updates lack, the same in every step (stream.h). None: the forms
+        PENDING and DEVICE were not asked for, or the daemon is of an earlier version."""
+        return self._context._asked("adtopk_device_pending", self.number)
 
     def device_list(self) -> DeviceList:
         """The addresses on the GPU at which lists appear, the same in every step (stream.h)."""

@@ -8,6 +8,7 @@ from typing import Callable, Dict, NamedTuple, Optional
 
 import torch
 
+from .._abi import Form
 from ..errors import PolicyError
 from . import _parameters
 from ._job import Job
@@ -58,16 +59,17 @@ class Ahead:
     def _shift(self, parameter: torch.Tensor) -> None:
         tensor = self._job.tensor(parameter)
         reach = self._reach(parameter)
-        if reach is None or parameter.dtype != torch.float32 or parameter.device.type != "cpu":
+        if reach is None or not tensor.forms & Form.PENDING:
             return
         here = _parameters.flat(parameter, parameter).clone()
         ahead = torch.empty_like(here)
-        moment = None
-        if reach.second_moment is not None:
-            moment = _parameters.flat(parameter, reach.second_moment).numpy().reshape(tensor.shape)
+        moment = reach.second_moment
+        if moment is not None:
+            moment = _parameters.flat(parameter, moment)
         try:
-            tensor.lookahead(here.numpy().reshape(tensor.shape), ahead.numpy().reshape(tensor.shape),
-                             abs(reach.rate), moment, reach.correction, reach.epsilon)
+            down = reach._replace(rate=abs(reach.rate), second_moment=moment)
+            if not self._job.look_ahead((tensor, here), ahead, down):
+                return
         except PolicyError:  # Adam under a policy that has momentum, perhaps since an operator set it
             return
         if reach.rate < 0:  # the library's shift goes down only

@@ -14,7 +14,9 @@ from .._context import Context
 from .._tensor import Tensor
 from . import _parameters
 from ._cuda import Gpu
+from ._methods import Reach
 from ._placement import HostPlacement, Row, memory_of
+from ._shift import shift
 
 STEP = -1  # in place of a tensor's number
 
@@ -31,6 +33,10 @@ class ArenaPlacement(HostPlacement):
         self._factors: Dict[int, torch.Tensor] = {}    # of updates for which a stream waits
         self._unseen: List[Tensor] = []                # whose updates no host has seen
         self._pushed = False  # in this step
+        self._pending: Dict[int, torch.Tensor] = {}  # what updates lack, by the number of the tensor
+        # By the number of the tensor: what the limit leaves of its shift, on the device; and what the host
+        # knows of that, which is of a step before.
+        self._left, self._told = torch.empty(0), torch.empty(0)
 
     def register(self, name: str, shape: Sequence[int], dtype: DType, forms: Form) -> Tensor:
         with self._gpu.current():
@@ -41,6 +47,12 @@ class ArenaPlacement(HostPlacement):
             narrow = tensor.forms & Form.DENSE16
             dtype = _parameters.TORCH_TYPES[tensor.dtype] if narrow else torch.float32
             self._updates.append(self._gpu.at(tensor.device_update or 0, tensor.numel, dtype))
+            pending = tensor.device_pending
+            if pending is not None:
+                self._pending[tensor.number] = self._gpu.at(pending, tensor.numel, torch.float32)
+        if self._pending:
+            self._left = torch.ones(len(self._updates), device=self._updates[0].device)
+            self._told = self._gpu.pinned(4 * len(self._updates)).view(torch.float32).fill_(1)
 
     def future(self) -> "torch.futures.Future[torch.Tensor]":
         return self._gpu.future()
@@ -50,6 +62,18 @@ class ArenaPlacement(HostPlacement):
         for tensor, gradient in gradients:
             tensor.push_address(gradient.data_ptr(), scale, stream)
             self._pushed = True
+
+    # ---- looking ahead
+
+    def look_ahead(self, row: Row, ahead: torch.Tensor, reach: Reach) -> bool:
+        tensor, here = row
+        share = tensor.update().lookahead if tensor.number in self._pending else 0.0
+        tensor.tell_ahead(share * float(self._told[tensor.number]) if share else 0.0)
+        if share:
+            pending = torch.empty_like(here)
+            self._gpu.take(pending, self._pending[tensor.number], None)
+            self._left[tensor.number] = shift(here, pending, reach, share, ahead)
+        return share > 0
 
     # ---- waiting
 
@@ -69,6 +93,8 @@ class ArenaPlacement(HostPlacement):
         if not self._ended:
             self._end()
         accepted = super().wait()
+        if self._pending:  # pushes of the next step come behind the copy
+            self._gpu.copy(self._told, self._left)
         self._factors.clear()
         unseen, self._unseen = self._unseen, []
         if accepted:
@@ -112,3 +138,4 @@ class ArenaPlacement(HostPlacement):
     def close(self) -> None:
         super().close()
         self._updates.clear()
+        self._pending.clear()

@@ -8,14 +8,17 @@ import queue
 import threading
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
 
+import numpy
 import torch
 
 from .._abi import DType
 from .._context import Context
-from .._tensor import Tensor
+from .._tensor import Tensor, Update
 from . import _parameters
 from ._cuda import Gpu
+from ._methods import Reach
 from ._placement import HostPlacement, Row, memory_of
+from ._shift import shift
 
 LINE = 64  # bytes: each row begins at a multiple
 
@@ -74,6 +77,8 @@ class CopyPlacement(HostPlacement):
     place after a restart, brings other memory to the same addresses.
     """
 
+    is_far_ahead = True  # all elements of the residuals come from host memory in each step
+
     def __init__(self, context: Context, gpu: Gpu):
         super().__init__(context)
         self._gpu = gpu
@@ -128,9 +133,32 @@ class CopyPlacement(HostPlacement):
         self._copied.update(dict.fromkeys((tensor.number for tensor, _ in places), self._gpu.event()))
         return pushed
 
+    def look_ahead(self, row: Row, ahead: torch.Tensor, reach: Reach) -> bool:
+        tensor, here = row
+        update = tensor.update()
+        if update.pending is None:
+            return False
+        if tensor.number in self._copied:
+            self._copied[tensor.number].synchronize()
+        _take_pending(update, self._rows[tensor.number].numpy().reshape(tensor.shape))
+        pending = torch.empty_like(here)
+        self._gpu.copy(pending, self._rows[tensor.number])
+        self._copied[tensor.number] = self._gpu.event()
+        shift(here, pending, reach, update.lookahead, ahead)
+        return True
+
     def close(self) -> None:
         self._behind.close()
         super().close()
+
+
+def _take_pending(update: Update, values: numpy.ndarray) -> None:
+    """Writes what updates lack, in their units."""
+    if update.pending_dtype == DType.BF16:
+        numpy.left_shift(update.pending, 16, out=values.view(numpy.uint32), dtype=numpy.uint32)
+        values *= numpy.float32(update.pending_scale)
+    else:
+        numpy.multiply(update.pending, numpy.float32(update.pending_scale), out=values)
 
 
 def _size(tensor: Tensor) -> int:

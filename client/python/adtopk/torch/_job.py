@@ -114,7 +114,7 @@ class Job:
         """The process group whose ranks exchange."""
         return self._group if self._group is not None else dist.group.WORLD
 
-    def _registered(self, parameter: torch.nn.Parameter) -> Tuple[DType, Form]:
+    def _registered(self, parameter: torch.nn.Parameter, place: HostPlacement) -> Tuple[DType, Form]:
         """The type and forms with which a parameter is registered."""
         dtype = _parameters.DTYPES[parameter.dtype]
         return dtype, _parameters.forms(dtype)
@@ -134,7 +134,8 @@ class Job:
         try:
             for name, shape in self._shapes().items():
                 parameter = self._parameters[name]
-                self._tensors[id(parameter)] = place.register(name, shape, *self._registered(parameter))
+                self._tensors[id(parameter)] = place.register(
+                    name, shape, *self._registered(parameter, place))
             context.commit()
             place.committed()
         except BaseException:
@@ -283,6 +284,12 @@ class Job:
         with self._timed("write"):
             self._check(tensor, row)
             return self._place.apply_sgd(tensor, row, rate)
+
+    def look_ahead(self, row: Row, ahead: torch.Tensor, reach: _methods.Reach) -> bool:
+        """Writes into `ahead` where the next gradients of these parameters are taken, between two steps. The
+        second moment is a row, too. False: they are taken here."""
+        self.accepted()
+        return bool(self._place.look_ahead(row, ahead, reach))
 
     @contextlib.contextmanager
     def _timed(self, phase: str) -> Iterator[None]:

@@ -11,6 +11,7 @@ from .. import errors
 from .._abi import DType, Form
 from .._context import GOODBYE_MS, Context
 from .._tensor import Tensor
+from ._methods import Reach
 
 LEAVE_SECONDS = 10.0  # how long close() waits for the last step
 LIST_SHARE = 8        # a list of more than one element in so many is applied no faster than all elements
@@ -27,7 +28,8 @@ def memory_of(values: torch.Tensor) -> torch.Tensor:
 class HostPlacement:
     """Gradients are copied into the daemon's memory, updates out of it, by the calling thread."""
 
-    streams_wait = False  # whether wait_in_stream() can stand for wait()
+    streams_wait = False    # whether wait_in_stream() can stand for wait()
+    is_far_ahead = False    # looking ahead costs so much that a program has to ask for it
 
     def __init__(self, context: Context):
         self._context = context
@@ -88,6 +90,15 @@ class HostPlacement:
             # torch computes it, so that ranks whose optimiser takes the step itself get the same bits.
             elements[at] = torch.from_numpy(elements[at]).add_(part, alpha=-rate).numpy()
         row[:0].zero_()  # so that torch knows of the change
+        return True
+
+    def look_ahead(self, row: Row, ahead: torch.Tensor, reach: Reach) -> bool:
+        """Writes into `ahead` where the next gradients of these parameters are taken, between two steps. The
+        second moment is a row, too. False: they are taken here."""
+        tensor, here = row
+        arrays = [None if one is None else one.numpy().reshape(tensor.shape)
+                  for one in (here, ahead, reach.second_moment)]
+        tensor.lookahead(arrays[0], arrays[1], reach.rate, arrays[2], reach.correction, reach.epsilon)
         return True
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from .._abi import DType, Form
 from . import _cuda, _methods, _parameters, _share
 from ._ahead import Ahead
 from ._job import Job, checked_scaler
+from ._placement import HostPlacement
 
 EXACT = "float32 of "  # in a state, before the name of a parameter
 
@@ -91,20 +92,21 @@ def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
 class OptimiserJob(Job):
     """The job of an optimiser: forms for looking ahead, and elements in f32 where drifts are exchanged."""
 
-    def __init__(self, *arguments: Any, pending: bool, method: str):
+    def __init__(self, *arguments: Any, ahead: Optional[bool], method: str):
+        """ahead: whether to register parameters for looking ahead; None: where it costs little."""
         super().__init__(*arguments)
-        self._pending = pending
+        self._ahead = ahead
         self.method = method
         self.between: Callable[[], None] = lambda: None  # raises where a checkpoint would lack something
         self.finish: Callable[[], None] = lambda: None   # applies updates that are on their way
         self.velocity: Dict[str, torch.Tensor] = {}  # of the shared parameters, by name
         self.exact: Dict[str, torch.Tensor] = {}  # shared parameters in 16 bits before rounding, by name
 
-    def _registered(self, parameter: torch.nn.Parameter) -> Tuple[DType, Form]:
+    def _registered(self, parameter: torch.nn.Parameter, place: HostPlacement) -> Tuple[DType, Form]:
         dtype = DType.F32 if self.method == _methods.STEP else _parameters.DTYPES[parameter.dtype]
         forms = _parameters.forms(dtype)
-        pending = self._pending and parameter.dtype == torch.float32
-        return dtype, forms | Form.PENDING if pending else forms
+        ahead = not place.is_far_ahead if self._ahead is None else self._ahead
+        return dtype, forms | Form.PENDING if ahead and parameter.dtype == torch.float32 else forms
 
     @property
     def step(self) -> int:
@@ -158,16 +160,13 @@ class Wrapper(torch.optim.Optimizer):
         own = {id(parameter) for _, parameter in positions(optimiser)}
         pairs = list(_parameters.registrations(pair for pair in everything if id(pair[1]) in own))
         device = _parameters.checked_device(dict(pairs))
-        on_gpu = device.type != "cpu"
-        if lookahead and on_gpu:
-            raise ArgumentError("lookahead=True needs parameters in host memory, where ranks read residuals:"
-                                " leave it out for parameters on a GPU")
-        ahead = module is not None and lookahead is not False and not on_gpu
+        ahead = module is not None and lookahead is not False
         method = compared["method"]
         _methods.check(optimiser, policy, method, ahead)
         self.optimiser = optimiser
         self.job = OptimiserJob(pairs, _parameters.label(module or optimiser), policy, process_group, address,
-                                job, run_id, connect_timeout, pending=ahead, method=method)
+                                job, run_id, connect_timeout, ahead=lookahead if ahead else False,
+                                method=method)
         self._scaler = checked_scaler(scaler)
         for name, parameter in pairs:
             if id(parameter) in _owners:
