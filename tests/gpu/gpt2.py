@@ -4,7 +4,9 @@ gradients with a second node. That node has the same GPU and computes nothing: i
 same gradients. Prints a line of JSON with the medians, and their ratio. Ends with 77 without PyTorch or
 without a GPU.
 
-usage: gpt2.py BUILD [--brief] [--trace FILE]    the trace of the last steps, for Perfetto
+usage: gpt2.py BUILD [--brief] [--trace FILE] [--ahead]
+--trace: of the last steps, for Perfetto. --ahead: an optimiser of adtopk in place of DDP, which takes
+gradients ahead; it is compared with one that does not.
 """
 import argparse
 import json
@@ -66,9 +68,13 @@ class GPT2(nn.Module):
         return functional.cross_entropy(guessed[:, :-1].flatten(0, 1), words[:, 1:].flatten())
 
 
-def steps(model, count):
+def adamw(model):
+    return torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+
+def steps(model, count, optimiser=None):
     """Milliseconds of each step, from its beginning to that of the next one."""
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    optimiser = optimiser or adamw(model)
     words = torch.randint(WORDS, (BATCH, LENGTH), device="cuda")
     begins = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
     for begin in begins[:-1]:
@@ -91,14 +97,19 @@ def trains(model, count):
     state = adt.ADTopkState(ddp, process_group=dist.group.WORLD, job="gpt2")
     ddp.register_comm_hook(state, adt.adtopk_hook)
     times = steps(ddp, count)
+    report(model, "alone_ms", alone, times)
+    sys.stdin.readline()  # the trace is written
+    state.close()
+
+
+def report(model, beside, other, times):
+    """The median of steps, and what it is compared with."""
     low, median, high = statistics.quantiles(times, n=4)
     print(json.dumps({
         "device": torch.cuda.get_device_name(), "torch": torch.__version__,
         "parameters": sum(one.numel() for one in model.parameters()), "words": BATCH * LENGTH, "mps": MPS,
-        "median_ms": round(median, 2), "alone_ms": round(alone, 2), "ratio": round(median / alone, 3),
+        "median_ms": round(median, 2), beside: round(other, 2), "ratio": round(median / other, 3),
         "spread": round((high - low) / median, 4), "samples": len(times)}), flush=True)
-    sys.stdin.readline()  # the trace is written
-    state.close()
 
 
 def answers(model, count):
@@ -106,20 +117,42 @@ def answers(model, count):
     dist.new_group([0])
     state = adt.ADTopkState(model)
     state.open()
-    rows = [(state.tensor(one), torch.randn_like(one)) for one in model.parameters()]
-    for _ in range(count):
-        state.push(rows, 1.0)
-        state.wait()
+    push_all(state, model, count)
     sys.stdin.readline()
     state.close()
 
 
-def rank(brief):
+def push_all(job, model, count):
+    rows = [(job.tensor(one), torch.randn_like(one)) for one in model.parameters()]
+    for _ in range(count):
+        job.push(rows, 1.0)
+        job.wait()
+
+
+def looks_ahead(model, count):
+    """Both ranks: one trains, the other one computes nothing."""
+    times = []
+    for lookahead in (False, None):
+        optimiser = adt.DistributedOptimizer(adamw(model), model, lookahead=lookahead)
+        if dist.get_rank():
+            optimiser._begin()
+            push_all(optimiser.job, model, count)
+        else:
+            times.append(steps(model, count, optimiser))
+            if lookahead is None:
+                report(model, "here_ms", statistics.median(times[0]), times[1])
+        dist.barrier()
+        optimiser.close()
+    sys.stdin.readline()
+
+
+def rank(options):
     torch.manual_seed(1)
     dist.init_process_group("gloo")
     with torch.device("cuda"):
-        model = GPT2(1 if brief else LAYERS)
-    (answers if dist.get_rank() else trains)(model, WARMUP + (3 if brief else STEPS))
+        model = GPT2(1 if options.brief else LAYERS)
+    run = looks_ahead if options.ahead else answers if dist.get_rank() else trains
+    run(model, WARMUP + (3 if options.brief else STEPS))
     dist.destroy_process_group()
 
 
@@ -127,18 +160,20 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--brief", action="store_true")
     parser.add_argument("--trace")
+    parser.add_argument("--ahead", action="store_true")
     options = parser.parse_args()
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # ranks are forks, which must be the first to begin CUDA
     if not torch.cuda.is_available():
         print("PyTorch finds no GPU")
         sys.exit(77)
     if "RANK" in os.environ:
-        return rank(options.brief)
+        return rank(options)
     cluster = Cluster(BUILD, nodes=2, settings={"engine": "cuda"})
     for daemon in cluster.daemons:
         daemon.variables = {"ADTOPK_DEVICE_PROGRAM": os.path.join(BUILD, "daemon/device/adtopk-device")}
     with cluster:
-        with Ranks(cluster, os.path.abspath(__file__), BUILD, *["--brief"] * options.brief) as ranks:
+        with Ranks(cluster, os.path.abspath(__file__), BUILD, *["--brief"] * options.brief,
+                   *["--ahead"] * options.ahead) as ranks:
             print(ranks[0].stdout.readline(), end="", flush=True)
             if options.trace:
                 print(*cluster.daemons[0].ask("trace", "gpt2", "--out", options.trace, timeout=30)[1:], end="")

@@ -13,7 +13,8 @@ import unittest
 import test_arenas
 import test_gpu_state
 from build import BUILD
-from ranks import Job
+from ranks import Job, Rank
+from stores import registrations
 from test_arenas import GPU, HOMES, STANDIN, variables
 from test_gpu import DISTURBED, GPUS, gpu_cluster, job_name, on_machine, text, verify, workers
 
@@ -21,6 +22,7 @@ SHOWN = ["- arena+listed", None, "- arena+shown", "- copies+shown+streams"]
 TENSORS = [("fc", "f32", "both+pending", (16, 320)), ("bias", "f32", "both", (16,)),
            ("conv", "f16", "list+pending", (8, 24, 3, 2)), ("long", "f32", "list+pending", (90, 100)),
            ("half", "f16", "both16+pending", (30, 20))]
+LATER = [("down", "f32", "list+pending", (40, 30))]
 ASKED = [number for number, (_, _, forms, _) in enumerate(TENSORS) if "pending" in forms]
 SPARSE = ("fc", "long")  # the others are so small that they may be sent dense
 SHARE = 0.25
@@ -39,14 +41,14 @@ def scale(document, node):
     return (len(HOMES) if document.get("reduce") == "sum" else 1) / summed
 
 
-def look(job, document):
-    """What ranks on GPUs find of all tensors, compared with their residuals by the ranks: (name, share,
+def look(job, document, numbers=()):
+    """What ranks on GPUs find of tensors, compared with their residuals by the ranks: (name, share,
     elements that are not 0) each."""
     found = []
     for rank, node, device in zip(job.ranks, HOMES, SHOWN):
-        for number in ASKED if device else ():
+        for number in numbers or ASKED if device else ():
             share, count = rank.do(f"device-pending {number} {scale(document, node)!r}").split()
-            found.append((TENSORS[number][0], float(share), int(count)))
+            found.append(((TENSORS + LATER)[number][0], float(share), int(count)))
     return found
 
 
@@ -145,6 +147,30 @@ class Pending(unittest.TestCase):
             self.assertEqual([one["lookahead"] for one in told if one["name"] in SPARSE], [SHARE] * 2)
 
 
+class ComesBack(unittest.TestCase):
+    """A process takes the place of one that ended in a step: it finds zeros, and then its residual."""
+
+    def test_another_process(self):
+        policy = text({"density": 0.05, "sparsifier": "topk", "on_rank_loss": "wait"})
+        victim = HOMES.index(1)
+        with gpu_cluster() as cluster, \
+                Job(cluster, BUILD, "job", HOMES, TENSORS, policy, devices=on_machine(cluster, SHOWN),
+                    variables=variables()) as job:
+            job.join()
+            job.steps(3)
+            for rank in job.ranks[:victim] + job.ranks[victim + 1:]:
+                rank.send("steps 2")
+            job.ranks[victim].do("push 0")
+            job.ranks[victim].kill()
+            rank = Rank(BUILD, cluster.address(1), "job", victim, len(HOMES), policy, variables=variables())
+            rank.do("back 3", rank.opening, f"device {on_machine(cluster, SHOWN)[victim]}",
+                    *registrations(TENSORS), "commit")
+            rank.send("steps 2")
+            job.ranks[victim] = rank
+            self.assertEqual({rank.answer().split()[0] for rank in job.ranks}, {"ok"})
+            look(job, {})
+
+
 class Returns(unittest.TestCase):
     """Daemons end and start again while ranks train: the addresses have what the next daemon writes."""
 
@@ -167,6 +193,10 @@ class Returns(unittest.TestCase):
                 disturb(cluster, node)  # between two steps
                 job.steps(1)
                 look(job, {})
+                if node:
+                    job.each(*registrations(LATER), "commit")
+                    job.steps(1)
+                    look(job, {}, [len(TENSORS)])
 
     def test_stopped(self):
         self.train(test_gpu_state.Disturbed.stop)

@@ -240,6 +240,16 @@ static void test_push(void **state)
     assert_status(context, adtopk_push(context, &push), ADTOPK_ERR_ARGUMENT);
     assert_says(context, "flags is 4");
     push.flags = 0;
+    push.reserved = 3;
+    assert_status(context, adtopk_push(context, &push), ADTOPK_ERR_ARGUMENT);
+    assert_says(context, "reserved is 3");
+    push.reserved = 0;
+    for (unsigned i = 0; i < 3; i++) {
+        push.lookahead = (const float[]){-0.5f, NAN, 0.25f}[i]; /* the last one is for GPUs */
+        assert_status(context, adtopk_push(context, &push), ADTOPK_ERR_ARGUMENT);
+        assert_says(context, "lookahead is");
+    }
+    push.lookahead = 0;
     push.memory = ADTOPK_CUDA;
     assert_status(context, adtopk_push(context, &push), ADTOPK_ERR_ARGUMENT);
     assert_says(context, "CUDA memory");
