@@ -26,6 +26,7 @@
 #include "daemon/core/step.h"
 #include "daemon/job/actions.h"
 #include "daemon/job/flight.h"
+#include "daemon/job/former.h"
 #include "daemon/job/id_table.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_index.h"
@@ -68,20 +69,6 @@ static enum adtopk_status check_open(
         return error_set(err, ADTOPK_ERR_MISMATCH,
             "rank %u of job '%s' is of another run than the ranks before it on this node",
             event->open.rank, job->key.name);
-    }
-    return ADTOPK_OK;
-}
-
-/* A rank that returns to a run needs this node's store of it. */
-static enum adtopk_status check_return(
-    const struct core *core, const struct event *event, struct error *err)
-{
-    const struct core_memory *memory = &core->config.memory;
-
-    if (event->open.run != 0 && memory->has_store == NULL) {
-        return error_set(err, ADTOPK_ERR_STATE,
-            "rank %u asks to return to a run of job '%s'; this daemon can only begin runs",
-            event->open.rank, event->open.key.name);
     }
     return ADTOPK_OK;
 }
@@ -162,7 +149,7 @@ static enum adtopk_status open_rank(struct core *core, const struct event *event
         return error_set(
             err, ADTOPK_ERR_STATE, "node %u: its daemon is stopping", core->config.node);
     }
-    if (check_return(core, event, err) != ADTOPK_OK) {
+    if (former_check_return(core, event, err) != ADTOPK_OK) {
         return err->code;
     }
     if (successor_is_meant(job, &event->open)) {

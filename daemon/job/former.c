@@ -95,6 +95,24 @@ void former_note_why(const struct job *job, const char *why)
     }
 }
 
+enum adtopk_status former_check_return(
+    const struct core *core, const struct event *event, struct error *err)
+{
+    const char *why = former_why(core, event->open.run);
+
+    if (event->open.run != 0 && core->config.memory.has_store == NULL) {
+        return error_set(err, ADTOPK_ERR_STATE,
+            "rank %u asks to return to a run of job '%s'; this daemon can only begin runs",
+            event->open.rank, event->open.key.name);
+    }
+    if (event->open.run != 0 && why[0] != '\0') {
+        return error_set(err, ADTOPK_ERR_LOST,
+            "rank %u asks to return to a run of job '%s' that has ended here%s", event->open.rank,
+            event->open.key.name, why);
+    }
+    return ADTOPK_OK;
+}
+
 const char *former_why(const struct core *core, uint64_t run)
 {
     const struct formers *formers = &core->formers;

@@ -23,6 +23,12 @@ void former_note_why(const struct job *job, const char *why);
 /** That reason, behind ": "; "" if it is not known. */
 const char *former_why(const struct core *core, uint64_t run);
 
+/** A rank that returns to a run needs this node's store of it, and a run that has not ended here: a
+ * connection over a network may break while the daemon lives. Errors: STATE, LOST with the reason.
+ */
+enum adtopk_status former_check_return(
+    const struct core *core, const struct event *event, struct error *err);
+
 /** Whether a job with this key went on here without the node's job of this number. It may have
  * ended since. */
 bool former_is_left_out(

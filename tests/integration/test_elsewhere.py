@@ -272,6 +272,14 @@ class Far(Elsewhere):
             self.assertEqual(self.job.ranks[1].answer(), told)
         self.check_bits()
 
+    def test_connection_cut(self):
+        """The daemon lives, and has ended the job: a rank that returns is told why, and waits for nobody."""
+        self.job.steps(2)
+        self.relay.cut()
+        for rank in reversed(self.job.ranks):
+            rank.send("steps 1")
+            self.assertIn("rank 1 is gone", rank.error(timeout=5)[1])
+
 
 if __name__ == "__main__":
     unittest.main()
