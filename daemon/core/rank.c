@@ -56,6 +56,11 @@ static enum adtopk_status check_open(
             "rank %u says the job '%s' has %u ranks, but it was opened with %u", event->open.rank,
             job->key.name, event->open.world_size, job->run.world_size);
     }
+    if (taken != NULL && event->open.run != 0 && event->open.run == job->run.id) {
+        return error_set(err, ADTOPK_ERR_LOST,
+            "rank %u is gone: it has lost its connection, and with it this run of job '%s'",
+            event->open.rank, job->key.name); /* the daemon is about to notice */
+    }
     if (taken != NULL) {
         return error_set(err, ADTOPK_ERR_MISMATCH, "rank %u of job '%s' is taken on this node",
             event->open.rank, job->key.name);

@@ -98,14 +98,16 @@ void former_note_why(const struct job *job, const char *why)
 enum adtopk_status former_check_return(
     const struct core *core, const struct event *event, struct error *err)
 {
+    const struct core_memory *memory = &core->config.memory;
     const char *why = former_why(core, event->open.run);
 
-    if (event->open.run != 0 && core->config.memory.has_store == NULL) {
+    if (event->open.run != 0 && memory->has_store == NULL) {
         return error_set(err, ADTOPK_ERR_STATE,
             "rank %u asks to return to a run of job '%s'; this daemon can only begin runs",
             event->open.rank, event->open.key.name);
     }
-    if (event->open.run != 0 && why[0] != '\0') {
+    if (event->open.run != 0 && why[0] != '\0' &&
+        !memory->has_store(memory->context, &event->open.key)) {
         return error_set(err, ADTOPK_ERR_LOST,
             "rank %u asks to return to a run of job '%s' that has ended here%s", event->open.rank,
             event->open.key.name, why);
