@@ -11,7 +11,9 @@
 
 unsigned orders_per_tensor(const struct job *job)
 {
-    return job->ranks + 2; /* a switch: join, convert, and a velocity per rank */
+    /* A switch: join, convert, and a velocity per rank. A step that is withdrawn, with a residual
+     * per rank: as many passes, and what updates lack as often. */
+    return 2 * job->ranks + 2;
 }
 
 unsigned orders_parts(const struct job *job)

@@ -33,21 +33,21 @@ POLICIES = [{}, {"sparsifier": "topk", "values": "two", "density": 0.0265}, {"re
             {"sparsifier": "dense"}, {"lookahead": 0}]
 
 
-def scale(document, node):
+def scale(document, node, homes):
     """By which a node's residual becomes what an update lacks; 0: nothing is shown."""
     if document.get("sparsifier") == "dense" or document.get("lookahead") == 0:
         return 0
-    summed = 1 if document.get("scope") == "rank" else HOMES.count(node)
-    return (len(HOMES) if document.get("reduce") == "sum" else 1) / summed
+    summed = 1 if document.get("scope") == "rank" else homes.count(node)
+    return (len(homes) if document.get("reduce") == "sum" else 1) / summed
 
 
-def look(job, document, numbers=()):
+def look(job, document, numbers=(), homes=HOMES):
     """What ranks on GPUs find of tensors, compared with their residuals by the ranks: (name, share,
     elements that are not 0) each."""
     found = []
-    for rank, node, device in zip(job.ranks, HOMES, SHOWN):
+    for rank, node, device in zip(job.ranks, homes, job.devices):
         for number in numbers or ASKED if device else ():
-            share, count = rank.do(f"device-pending {number} {scale(document, node)!r}").split()
+            share, count = rank.do(f"device-pending {number} {scale(document, node, homes)!r}").split()
             found.append(((TENSORS + LATER)[number][0], float(share), int(count)))
     return found
 
@@ -68,7 +68,7 @@ class Pending(unittest.TestCase):
         return seen
 
     def check(self, seen, document):
-        shows = scale(document, 0) > 0
+        shows = scale(document, 0, HOMES) > 0
         for step in seen:
             for name, share, count in step:
                 self.assertEqual(share > 0, count > 0, name)
@@ -114,7 +114,20 @@ class Pending(unittest.TestCase):
                 self.assertEqual(outcome[0], 0, outcome)
                 job.steps(2)
                 shares = {share for name, share, _ in look(job, document) if name in SPARSE}
-                self.assertEqual(shares, {document["lookahead"] if scale(document, 0) > 0 else 0})
+                self.assertEqual(shares, {document["lookahead"] if scale(document, 0, HOMES) > 0 else 0})
+
+    def test_many_ranks(self):
+        """Each has a residual of its own, of which a withdrawn step is taken back."""
+        document, homes = {"density": 0.05, "scope": "rank"}, [0] * 4
+        with gpu_cluster(1) as cluster, \
+                Job(cluster, BUILD, "job", homes, TENSORS, text(document), variables=variables(),
+                    devices=on_machine(cluster, ["- arena+shown"] * 4)) as job:
+            job.join()
+            job.each("gradients random 3")
+            job.ranks[2].do(f"poison 1 {len(TENSORS) - 1} nan")
+            for _ in range(3):
+                job.steps(1)
+                look(job, document, homes=homes)
 
     def test_killed_workers(self):
         """Another worker writes what the one before it did not."""
