@@ -78,11 +78,10 @@ struct client_tensor {
     uint64_t bytes; /* size of its gradient */
     bool on_device; /* the gradient is in a GPU's memory */
     void *gradient;
-    bool lists;  /* the daemon is asked for lists in that memory */
-    void *shown; /* the update in that memory; NULL: the rank sees it in host memory only */
-    void *list;  /* its list there, which begins with its count (proto/local.h); NULL: none */
-    void
-        *pending; /* what updates lack, there; NULL: the rank did not ask, or the daemon has none */
+    bool lists;    /* the daemon is asked for lists in that memory */
+    void *shown;   /* the update in that memory; NULL: the rank sees it in host memory only */
+    void *list;    /* its list there, which begins with its count (proto/local.h); NULL: none */
+    void *pending; /* what updates lack, there; NULL: the rank or the daemon has no such place */
     const struct local_update *update;
     unsigned batch;  /* the batch that commits it */
     uint64_t since;  /* the first step in which this rank could push it */

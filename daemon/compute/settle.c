@@ -535,8 +535,8 @@ static enum adtopk_status withdraw_order(struct work *work, uint32_t t)
     if (store->stage != STAGE_SETTLED && store->unpushed == 0 &&
         store_is_filled(store)) { /* otherwise the tensor was sent whole without a residual */
         orders_withdraw(work->job, &work->batch[work->filling], t);
-        orders_pending(
-            work->job, &work->batch[work->filling], t); /* rounding may have changed it */
+        /* Rounding may have changed the residual. */
+        orders_pending(work->job, &work->batch[work->filling], t);
     }
     return ADTOPK_OK;
 }
