@@ -395,12 +395,13 @@ class Waits(unittest.TestCase):
             self.assertEqual(os.listdir(folder), [str(rank.process.pid)])
 
 
-def limit_ends(test, limit, fits, does_not):
-    """A tensor of 24 MiB has room under this limit of a GPU in one kind of arena, and not in another."""
-    big = [("big", "f32", "list", (6 << 20,))]
+def limit_ends(test, limit, fits, does_not, forms="list"):
+    """A tensor of 24 MiB has room under this limit of a GPU in one kind of arena, and not in another. forms:
+    in that other one."""
     lines = {}
     with gpu_cluster(1, {"gpu_memory_limit": limit}) as cluster:
         for kind in (fits, does_not):
+            big = [("big", "f32", forms if kind == does_not else "list", (6 << 20,))]
             with Job(cluster, BUILD, kind, [0], big, variables=variables()) as job:
                 rank = job.ranks[0]
                 rank.do(rank.opening, f"device - {kind}", *job.registrations())

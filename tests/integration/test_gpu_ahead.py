@@ -160,6 +160,13 @@ class Pending(unittest.TestCase):
             self.assertEqual([one["lookahead"] for one in told if one["name"] in SPARSE], [SHARE] * 2)
 
 
+@STANDIN
+class Refused(unittest.TestCase):
+    def test_memory_limit(self):
+        """Gradients and updates would fit, and what these lack takes as much as they do."""
+        test_arenas.limit_ends(self, 52 << 20, "arena+shown", "copies+shown", "list+pending")
+
+
 class ComesBack(unittest.TestCase):
     """A process takes the place of one that ended in a step: it finds zeros, and then its residual."""
 
