@@ -338,9 +338,9 @@ void gate_drop(struct gate_message *message)
 static void gate_warn_of_handshake(struct gate *gate)
 {
     refusals_add(&gate->refusals, REFUSAL_HANDSHAKE,
-        gate->zap.socket != NULL
-            ? "refused a remote trainer that has no key, or not this daemon's"
-            : "refused a remote trainer that does not speak this protocol without keys");
+        gate->zap.socket != NULL ? "refused a remote trainer that has no key, or not this daemon's"
+                                 : "a remote trainer went away in its handshake, or speaks another "
+                                   "protocol, or has a key");
 }
 
 bool gate_look(struct gate *gate)
